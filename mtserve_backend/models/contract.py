@@ -1,8 +1,8 @@
 """What a model declares, what it is given, and what the engine may therefore cache.
 
 A model sees a batch as `Rows` (ragged, concatenated) and its keys and values through an `Attention`. It never learns
-where a key lives. The engine derives from the model's `Declaration` whether a user's state may be kept at all: a state is
-reused only if row i of every layer depends on nothing that comes later and on nothing that changes between visits.
+where a key lives. The engine derives from the model's `Declaration` whether a user's state may be kept at all: a state
+is reused only if row i of every layer depends on nothing that comes later and on nothing that changes between visits.
 """
 
 from __future__ import annotations

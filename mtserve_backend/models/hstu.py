@@ -33,9 +33,10 @@ class HSTULayer(nn.Module):
         self.output = nn.Linear(self.inner, config.hidden)
 
     def forward(self, x: torch.Tensor, index: int, attention: Attention) -> torch.Tensor:
-        u, v, q, k = _silu(self.uvqk(self.input_norm(x))).split(self.inner, dim=-1)
+        u, v, q, k = torch.split(_silu(self.uvqk(self.input_norm(x))), self.inner, dim=-1)
         o = attention(index, q, k, v) * self.inverse_n
-        return x + self.output(self.output_norm(o * u))
+        projected: torch.Tensor = self.output(self.output_norm(o * u))
+        return x + projected
 
 
 class HSTU(nn.Module):
@@ -89,7 +90,7 @@ class HSTU(nn.Module):
         x: torch.Tensor = self.item_embedding(rows.items) + self.position_embedding(rows.positions)
         acted = rows.actions >= 0
         actions = self.action_embedding(rows.actions.clamp(min=0))
-        return x + actions * acted.unsqueeze(-1).to(actions.dtype)
+        return x + actions * acted.unsqueeze(-1).to(x.dtype)
 
     def encode(self, x: torch.Tensor, attention: Attention) -> torch.Tensor:
         for index, layer in enumerate(self.layers):
