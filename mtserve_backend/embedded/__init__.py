@@ -9,6 +9,7 @@ Who does what, in the order of reading:
     errors.py         the one exception, whose text says what to do
     installation.py   finds the server, the stub and libpython; lays out the private folder they run from
     ports.py          chooses free ports, refuses taken ones
+    command.py        tritonserver's options
     shared_memory.py  is /dev/shm there and large enough?
     server_log.py     the server's log, reduced to what went wrong
     keeper.py         the small process between us and the server: it outlives us long enough to clean up

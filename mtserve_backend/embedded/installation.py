@@ -99,7 +99,7 @@ def find_libpython() -> Path:
         f"{LIBPYTHON} was not found, and the Python backend embeds it. Python here is {sys.executable}. "
         f"Debian, Ubuntu: `apt-get install libpython{PYTHON}`. "
         f"pyenv: `PYTHON_CONFIGURE_OPTS=--enable-shared pyenv install {PYTHON}`. "
-        "Or make the environment with a Python that has it (uv's, conda's, the container images named python)."
+        "Or make the environment with a Python that has it (uv's, conda's, the images named python)."
     )
 
 

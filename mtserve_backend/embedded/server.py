@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mtserve_backend.embedded import installation, keeper, ports, server_log, shared_memory
+from mtserve_backend.embedded.command import tritonserver_command
 from mtserve_backend.embedded.errors import ServerError
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class EmbeddedServer:
         metrics_port: int = 0,
         address: str = "127.0.0.1",
         log_file: Path | str | None = None,
+        echo_log: bool = False,
         log_verbose: int = 0,
         exit_timeout: int = 30,
         ready_timeout: float = 300.0,
@@ -54,6 +56,7 @@ class EmbeddedServer:
         self._wanted = {"grpc": grpc_port, "http": http_port, "metrics": metrics_port}
         self._address = address
         self._log_file = Path(log_file).resolve() if log_file is not None else None
+        self._echo_log = echo_log
         self._log_verbose = log_verbose
         self._exit_timeout = exit_timeout
         self._ready_timeout = ready_timeout
@@ -64,6 +67,7 @@ class EmbeddedServer:
         self._folder: Path | None = None
         self._keeper: subprocess.Popen[str] | None = None
         self._log_start = 0
+        self._follower: server_log.Follower | None = None
         self._shm_prefix = f"mtserve-{uuid.uuid4().hex[:12]}-"
         self.pid = 0
         """The tritonserver's process ID; 0 while there is none."""
@@ -150,7 +154,8 @@ class EmbeddedServer:
     def stop(self) -> int | None:
         """Stop in order: requests in flight are answered, models finalized. Returns the server's exit code.
 
-        What has not ended `exit_timeout` seconds and a little later is killed. Stopping twice is harmless.
+        What has not ended `exit_timeout` seconds and a little later is killed, and so it is on Ctrl-C
+        meanwhile. Stopping twice is harmless.
         """
         code = None
         if self._keeper is not None:
@@ -160,8 +165,14 @@ class EmbeddedServer:
             except subprocess.TimeoutExpired:
                 log.error("The server's keeper did not end: killing it")
                 self._kill(self._keeper)
+            except KeyboardInterrupt:
+                log.warning("Interrupted again: killing the server")
+                self._kill(self._keeper)
             self._keeper = None
             self.pid = 0
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -184,8 +195,21 @@ class EmbeddedServer:
         environment = installation.lay_out(found, self._folder)
         log_path = self._log_file or self._folder / _PRIVATE_LOG
         self._log_start = _prepare_log(log_path)
+        if self._echo_log:
+            self._follower = server_log.Follower(log_path, self._log_start, sys.stderr)
         job = keeper.Job(
-            command=self._command(found, self._folder),
+            command=tritonserver_command(
+                found.server,
+                self.repository,
+                installation.backends_folder(self._folder),
+                ports=self._ports,
+                address=self._address,
+                shm_prefix=self._shm_prefix,
+                exit_timeout=self._exit_timeout,
+                log_verbose=self._log_verbose,
+                model_config_name=self._model_config_name,
+            )
+            + self._extra_arguments,
             parent=os.getpid(),
             work_folder=str(installation.work_folder(self._folder)),
             log=str(log_path),
@@ -206,30 +230,9 @@ class EmbeddedServer:
         )
         if self._keeper.stdout is not None:
             with self._keeper.stdout as said:
-                self.pid = int(
-                    said.readline() or 0
-                )  # nothing: the keeper failed, which the wait below reports
+                # Nothing is said when the keeper failed, which the wait for readiness reports.
+                self.pid = int(said.readline() or 0)
         log.info("tritonserver %d: gRPC %s, %s, %s", self.pid, self.grpc_url, self.http_url, self.metrics_url)
-
-    def _command(self, found: installation.Installation, folder: Path) -> list[str]:
-        command = [
-            str(found.server),
-            f"--model-repository={self.repository}",
-            f"--backend-directory={installation.backends_folder(folder)}",
-            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
-            f"--exit-timeout-secs={self._exit_timeout}",
-            f"--log-verbose={self._log_verbose}",
-            # Configurations here are complete; completing them costs a second stub process per model.
-            "--disable-auto-complete-config",
-        ]
-        for service, port in self._ports.items():
-            command.append(f"--{service}-port={port}")
-            command.append(f"--{service}-address={self._address}")
-        if self._model_config_name:
-            command.append(f"--model-config-name={self._model_config_name}")
-        if not Path("/dev/nvidiactl").exists():  # spares a CPU machine three warnings about drivers
-            command += ["--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0"]
-        return command + self._extra_arguments
 
     def _wait_until_ready(self) -> None:
         started = time.monotonic()

@@ -6,7 +6,9 @@ comes without a prefix.
 """
 
 import re
+import threading
 from pathlib import Path
+from typing import TextIO
 
 _ENTRY = re.compile(r"^([IWEF])\d{4} [\d:.]+\s+\d+ [\w.]+:\d+\]\s*(.*)$")
 # Said as errors by a healthy server on a machine without a GPU.
@@ -61,3 +63,39 @@ def latest(log: str) -> str:
 def bind_failed(log: str) -> bool:
     """Whether the server gave up because another process had taken one of its ports."""
     return "already in use" in log or "Address already in use" in log
+
+
+class Follower:
+    """Copies a growing log to a stream, as `tail -f` does, until closed."""
+
+    def __init__(self, path: Path, start: int, stream: TextIO, poll_seconds: float = 0.1) -> None:
+        self._path = path
+        self._position = start
+        self._stream = stream
+        self._poll_seconds = poll_seconds
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="log-follower", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Copy what is left and end."""
+        self._closed.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._closed.wait(self._poll_seconds):
+            self._copy()
+        self._copy()
+
+    def _copy(self) -> None:
+        try:
+            with self._path.open("rb") as file:
+                if file.seek(0, 2) < self._position:  # the keeper has emptied it
+                    self._position = 0
+                file.seek(self._position)
+                fresh = file.read()
+        except FileNotFoundError:
+            return
+        self._position += len(fresh)
+        self._stream.write(fresh.decode(errors="replace"))
+        self._stream.flush()
