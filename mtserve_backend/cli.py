@@ -74,9 +74,7 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     _add_common(command)
     command.add_argument("--log-file", type=Path, metavar="FILE", help="the server's log (default: stderr)")
-    command.add_argument(
-        "--log-verbose", type=int, default=0, metavar="LEVEL", help="Triton's verbosity (default: 0)"
-    )
+    command.add_argument("--log-verbose", type=int, default=0, metavar="LEVEL", help="Triton's verbosity (default: 0)")
     command.add_argument(
         "--exit-timeout",
         type=int,
@@ -129,9 +127,7 @@ def _add_common(command: argparse.ArgumentParser) -> None:
         help="a parameter of model hstu, as in its config.pbtxt; repeat it for more. With --set or --weights "
         "only that model is served",
     )
-    command.add_argument(
-        "--config", default="cpu", metavar="NAME", help="cpu (default), or gpu: configs/gpu.pbtxt"
-    )
+    command.add_argument("--config", default="cpu", metavar="NAME", help="cpu (default), or gpu: configs/gpu.pbtxt")
     command.add_argument(
         "--address",
         default="127.0.0.1",
@@ -159,9 +155,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     findings = examine(_serve_options(options))
-    print(
-        json.dumps([asdict(finding) for finding in findings], indent=2) if options.json else _report(findings)
-    )
+    print(json.dumps([asdict(finding) for finding in findings], indent=2) if options.json else _report(findings))
     return int(any(finding.status == "problem" for finding in findings))
 
 

@@ -54,9 +54,7 @@ def write_model(
         if key not in known:
             raise RepositoryError(_unknown(key, sorted(known)))
         if key == "model_dir":
-            raise RepositoryError(
-                "model_dir is set by naming the weights' folder (--weights DIR), not as a parameter."
-            )
+            raise RepositoryError("model_dir is set by naming the weights' folder (--weights DIR), not as a parameter.")
         known[key].string_value = value
     # An absolute path in any case: the copy of model.py has no weights/ beside it.
     weights = Path(weights_dir).resolve() if weights_dir is not None else _weights_folder(model, known)
@@ -115,9 +113,7 @@ def _template(model: Path, config: str) -> Path:
     path = model / "config.pbtxt" if config == "cpu" else model / "configs" / f"{config}.pbtxt"
     if not path.is_file():
         others = sorted(other.stem for other in (model / "configs").glob("*.pbtxt"))
-        raise RepositoryError(
-            f"There is no configuration '{config}' ({path}): there are cpu, {', '.join(others)}."
-        )
+        raise RepositoryError(f"There is no configuration '{config}' ({path}): there are cpu, {', '.join(others)}.")
     return path
 
 

@@ -100,7 +100,7 @@ def run(arguments: Sequence[str], timeout: float = 600.0) -> Report:
 
 
 def parse(text: str) -> Report:
-    """Read what perf_analyzer printed. Raises PerfAnalyzerError as `run` does."""
+    """Read what it printed. Raises PerfAnalyzerError as `run` does."""
     failure = re.search(r"(?im)^.*(request failed|failed to|failed requests?: [1-9]).*$", text)
     if failure:
         raise PerfAnalyzerError(f"perf_analyzer reports '{failure[0].strip()}':\n{text[-4000:]}")
@@ -146,9 +146,7 @@ def _link_libraries(folder: Path) -> None:
     for name, pattern in _LIBRARIES.items():
         found = sorted(libraries.glob(pattern))
         if not found:
-            raise PerfAnalyzerError(
-                f"There is no {pattern} in {libraries}: reinstall nvidia-pytriton==0.7.0."
-            )
+            raise PerfAnalyzerError(f"There is no {pattern} in {libraries}: reinstall nvidia-pytriton==0.7.0.")
         link = folder / name
         if link.resolve() != found[0].resolve():
             fresh = folder / f".{name}.{os.getpid()}"
@@ -162,9 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m perf.perf_analyzer", description="Run the real perf_analyzer, fetched if need be."
     )
     parser.add_argument("--fetch-only", action="store_true", help="fetch it, say where it is, and end")
-    parser.add_argument(
-        "arguments", nargs="*", metavar="-- ARGS", help="perf_analyzer's own arguments, after --"
-    )
+    parser.add_argument("arguments", nargs="*", metavar="-- ARGS", help="perf_analyzer's own arguments, after --")
     options = parser.parse_args(arguments)
     try:
         if options.fetch_only:

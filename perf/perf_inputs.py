@@ -105,9 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     for name, text in ranges.items():
         bounds = getattr(default, name)
-        parser.add_argument(
-            f"--{name}", type=int, nargs=2, default=bounds, metavar=("LEAST", "MOST"), help=text
-        )
+        parser.add_argument(f"--{name}", type=int, nargs=2, default=bounds, metavar=("LEAST", "MOST"), help=text)
     parser.add_argument(
         "--delta-share",
         type=float,

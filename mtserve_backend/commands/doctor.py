@@ -134,9 +134,7 @@ def _ports(options: ServeOptions) -> Iterator[Finding]:
 def _models(options: ServeOptions) -> Iterator[Finding]:
     try:
         source = options.repository or repository.shipped()
-        folders = (
-            [source / repository.MODEL] if options.settings or options.weights else _model_folders(source)
-        )
+        folders = [source / repository.MODEL] if options.settings or options.weights else _model_folders(source)
         models = [repository.read_model(folder, options.config) for folder in folders]
     except repository.RepositoryError as error:
         yield Finding("repository", "problem", str(error))
@@ -161,9 +159,7 @@ def _model_folders(source: Path) -> list[Path]:
     folders = sorted(config.parent for config in source.glob("*/config.pbtxt"))
     ours = [folder for folder in folders if "mtserve_backend" in _source_of(folder)]
     if not ours:
-        raise repository.RepositoryError(
-            f"{source} holds no model of mtserve: name another with --repository."
-        )
+        raise repository.RepositoryError(f"{source} holds no model of mtserve: name another with --repository.")
     return ours
 
 
@@ -188,9 +184,7 @@ def _memory(needed: int) -> Finding:
     free = available_memory()
     text = f"the pools take {needed / _GIB:.1f} GiB of {free / _GIB:.1f} GiB available"
     if needed > free:
-        return Finding(
-            "memory", "problem", f"{text}: lower host_cache or device_cache with --set, as host_cache=1GiB."
-        )
+        return Finding("memory", "problem", f"{text}: lower host_cache or device_cache with --set, as host_cache=1GiB.")
     if needed > 0.8 * free:
         return Finding("memory", "warning", f"{text}, which leaves little for the model and its activations.")
     return Finding("memory", "ok", text)

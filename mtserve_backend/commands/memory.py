@@ -39,9 +39,7 @@ def token_bytes(weights: Path, bytes_per_number: int) -> int:
     try:
         return int(2 * config["layers"] * config["heads"] * config["head_dim"] * bytes_per_number)
     except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{weights / 'config.json'} does not describe a model of mtserve: no {error}"
-        ) from error
+        raise ValueError(f"{weights / 'config.json'} does not describe a model of mtserve: no {error}") from error
 
 
 def available_memory() -> int:

@@ -43,9 +43,7 @@ def serve(options: ServeOptions) -> None:
             log.info("Serving %s. Stop with Ctrl-C or SIGTERM.", server.repository)
             code = server.wait()
             errors = "\n".join(server.errors())
-            raise ServerError(
-                f"tritonserver ended by itself with code {code}. It said:\n{errors or 'no error'}"
-            )
+            raise ServerError(f"tritonserver ended by itself with code {code}. It said:\n{errors or 'no error'}")
         except KeyboardInterrupt:
             log.info("Stopping: requests in flight are answered first")
             code = server.stop()
@@ -53,8 +51,8 @@ def serve(options: ServeOptions) -> None:
             server.stop()
     if code:
         raise ServerError(
-            f"tritonserver ended with code {code}, not in order: sequences were left open by clients, or a request "
-            f"took longer than --exit-timeout ({options.exit_timeout} s)."
+            f"tritonserver ended with code {code}, not in order: clients left sequences open, or a request took "
+            f"longer than --exit-timeout ({options.exit_timeout} s)."
         )
 
 

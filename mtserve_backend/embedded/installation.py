@@ -71,9 +71,7 @@ def check_numpy() -> None:
     """numpy 2 with the stubs of this wheel: every output arrives silently empty. So it is refused."""
     version = installed("numpy")
     if version is None:
-        raise ServerError(
-            "numpy is not installed, and Triton's Python backend needs it: `pip install 'numpy<2'`."
-        )
+        raise ServerError("numpy is not installed, and Triton's Python backend needs it: `pip install 'numpy<2'`.")
     if int(version.split(".")[0]) >= 2:
         raise ServerError(
             f"numpy {version} is installed, but with the Python backend of nvidia-pytriton 0.7 every output "
@@ -122,9 +120,7 @@ def lay_out(installation: Installation, folder: Path) -> dict[str, str]:
 
     environment = dict(os.environ)
     environment["PATH"] = _join(_interpreter_folder(folder), environment.get("PATH"))
-    environment["LD_LIBRARY_PATH"] = _join(
-        installation.libraries, libraries, environment.get("LD_LIBRARY_PATH")
-    )
+    environment["LD_LIBRARY_PATH"] = _join(installation.libraries, libraries, environment.get("LD_LIBRARY_PATH"))
     return environment
 
 
@@ -139,9 +135,7 @@ def backends_folder(folder: Path) -> Path:
 
 
 def _pytriton() -> Path:
-    spec = importlib.util.find_spec(
-        "pytriton"
-    )  # found, not imported: its import takes a second and needs gevent
+    spec = importlib.util.find_spec("pytriton")  # found, not imported: its import takes a second and needs gevent
     if spec is None or not spec.submodule_search_locations:
         raise ServerError(f"nvidia-pytriton, which carries the tritonserver, is not installed: {_INSTALL}.")
     return Path(next(iter(spec.submodule_search_locations)))
@@ -172,9 +166,7 @@ def _interpreter_folder(folder: Path) -> Path:
     if (own / "python3").exists() and (own / "python3").samefile(sys.executable):
         return own
     if sys.prefix != sys.base_prefix:  # a link from elsewhere would not find the environment's pyvenv.cfg
-        raise ServerError(
-            f"The environment {sys.prefix} has no bin/python3 that is {sys.executable}: create it anew."
-        )
+        raise ServerError(f"The environment {sys.prefix} has no bin/python3 that is {sys.executable}: create it anew.")
     link = folder / "bin" / "python3"
     link.parent.mkdir()
     link.symlink_to(sys.executable)

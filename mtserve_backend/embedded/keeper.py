@@ -26,6 +26,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.1
@@ -69,8 +70,9 @@ def remove_shared_memory(prefix: str, folder: Path = Path("/dev/shm")) -> list[s
 class Keeper:
     """One server, from its start to the last trace of it."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, told: TextIO) -> None:
         self._job = job
+        self._told = told
         self._stop_asked = False
 
     def ask_to_stop(self, signum: int, frame: FrameType | None) -> None:
@@ -98,8 +100,8 @@ class Keeper:
                 stderr=subprocess.STDOUT,
                 preexec_fn=lambda: _prepare_child(keeper),
             )
-        sys.stdout.write(f"{server.pid}\n")
-        sys.stdout.close()
+        self._told.write(f"{server.pid}\n")
+        self._told.flush()
         deadline = None
         while server.poll() is None:
             if deadline is None and (self._stop_asked or self._abandoned()):
@@ -134,5 +136,5 @@ def _prepare_child(keeper: int) -> None:
 
 
 if __name__ == "__main__":
-    code = Keeper(Job.from_json(sys.argv[1])).run()
+    code = Keeper(Job.from_json(sys.argv[1]), sys.stdout).run()
     sys.exit(code if code >= 0 else 128 - code)  # killed by a signal: as a shell says it

@@ -32,9 +32,7 @@ def choose(address: str, wanted: dict[str, int]) -> dict[str, int]:
         if not 0 <= port <= 65535:
             raise ServerError(f"{option} {port} is not a port: use 1 to 65535, or 0 for any free one.")
         if port and fixed.count(port) > 1:
-            raise ServerError(
-                f"Port {port} is given twice ({option} and another): every service needs its own."
-            )
+            raise ServerError(f"Port {port} is given twice ({option} and another): every service needs its own.")
         if port and not is_free(address, port):
             raise ServerError(
                 f"Port {port} ({service}) is in use or not allowed on {address}: choose another with "

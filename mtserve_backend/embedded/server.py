@@ -109,9 +109,7 @@ class EmbeddedServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -243,9 +241,7 @@ class EmbeddedServer:
             if code is not None:
                 raise ServerError(self._failure(f"tritonserver ended with code {code} while starting"))
             if now - started > self._ready_timeout:
-                raise ServerError(
-                    self._failure(f"tritonserver was not ready after {self._ready_timeout:.0f} s")
-                )
+                raise ServerError(self._failure(f"tritonserver was not ready after {self._ready_timeout:.0f} s"))
             if now - told > _PROGRESS_SECONDS:
                 told = now
                 log.info("Waiting for the server (%.0f s): %s", now - started, server_log.latest(self._log()))

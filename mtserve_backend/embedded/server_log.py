@@ -14,9 +14,7 @@ _ENTRY = re.compile(r"^([IWEF])\d{4} [\d:.]+\s+\d+ [\w.]+:\d+\]\s*(.*)$")
 # Said as errors by a healthy server on a machine without a GPU.
 _HARMLESS = ("CudaDriverHelper has not been initialized", "Failed to initialize NVML")
 # The prefixes under which Triton's layers repeat one and the same message.
-_LAYERS = re.compile(
-    r"^(ERROR: Failed to create instance: |failed to load '[^']+' version \d+: (\w[\w ]*: )?)"
-)
+_LAYERS = re.compile(r"^(ERROR: Failed to create instance: |failed to load '[^']+' version \d+: (\w[\w ]*: )?)")
 _FREE_FORM = re.compile(
     r"^(error: |Segmentation fault|Bus error|terminate called|\S+: error while loading shared libraries)"
 )

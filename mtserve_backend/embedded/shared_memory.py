@@ -17,17 +17,14 @@ _MIB = 1 << 20
 TOO_SMALL = 32 * _MIB
 TIGHT = 256 * _MIB
 _REMEDY = (
-    "give the container more with `docker run --shm-size=1g` "
-    "(Kubernetes: an emptyDir of medium Memory on /dev/shm)"
+    "give the container more with `docker run --shm-size=1g` (Kubernetes: an emptyDir of medium Memory on /dev/shm)"
 )
 
 
 def free_bytes(folder: Path = SHM) -> int:
     """Bytes still free in /dev/shm; raises ServerError where there is none to write to."""
     if not folder.is_dir():
-        raise ServerError(
-            f"{folder} does not exist, and Triton's Python backend cannot work without it: {_REMEDY}."
-        )
+        raise ServerError(f"{folder} does not exist, and Triton's Python backend cannot work without it: {_REMEDY}.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ServerError(f"{folder} is not writable for this user: `chmod 1777 {folder}` as root.")
     space = os.statvfs(folder)
