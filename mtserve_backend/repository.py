@@ -4,12 +4,14 @@
 copy of `model_repository/` and keep it under version control.
 """
 
-import difflib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mtserve_backend.config import Config
 
 MODEL = "hstu"
 
@@ -49,16 +51,14 @@ def write_model(
     model = (Path(source) if source is not None else shipped()) / MODEL
     template = _template(model, config)
     message = _parse(template)
-    known = message.parameters
+    if "model_dir" in (parameters or {}):
+        raise RepositoryError("model_dir is set by naming the weights' folder (--weights DIR), not as a parameter.")
     for key, value in (parameters or {}).items():
-        if key not in known:
-            raise RepositoryError(_unknown(key, sorted(known)))
-        if key == "model_dir":
-            raise RepositoryError("model_dir is set by naming the weights' folder (--weights DIR), not as a parameter.")
-        known[key].string_value = value
+        message.parameters[key].string_value = value
+    read_knobs(_strings(message))
     # An absolute path in any case: the copy of model.py has no weights/ beside it.
-    weights = Path(weights_dir).resolve() if weights_dir is not None else _weights_folder(model, known)
-    known["model_dir"].string_value = str(weights)
+    weights = Path(weights_dir).resolve() if weights_dir is not None else _weights_folder(model, message)
+    message.parameters["model_dir"].string_value = str(weights)
     message.name = name
 
     folder = Path(out_dir) / name
@@ -98,15 +98,29 @@ def read_model(folder: Path, config: str = "cpu") -> ModelSummary:
     return ModelSummary(
         name=folder.name,
         on_gpu=any(group.Kind.Name(group.kind) == "KIND_GPU" for group in message.instance_group),
-        parameters={key: parameter.string_value for key, parameter in message.parameters.items()},
-        weights=_weights_folder(folder, message.parameters),
+        parameters=_strings(message),
+        weights=_weights_folder(folder, message),
     )
 
 
-def _weights_folder(model: Path, parameters: Any) -> Path:
+def read_knobs(parameters: Mapping[str, str]) -> "Config":
+    """The parameters as the model itself will read them. Raises RepositoryError naming every wrong one."""
+    # Imported here: `mtserve doctor` must be able to say that pydantic is missing.
+    from mtserve_backend.config import Config, ConfigError
+
+    try:
+        return Config.from_parameters(parameters)
+    except ConfigError as error:
+        raise RepositoryError(f"The model's parameters are wrong: {error}") from error
+
+
+def _weights_folder(model: Path, message: Any) -> Path:
     """Where a model looks for its weights: model_dir, which starts beside model.py; weights/ when empty."""
-    given = parameters["model_dir"].string_value if "model_dir" in parameters else ""
-    return (model / "1" / (given or "weights")).resolve()
+    return (model / "1" / (_strings(message).get("model_dir") or "weights")).resolve()
+
+
+def _strings(message: Any) -> dict[str, str]:
+    return {key: parameter.string_value for key, parameter in message.parameters.items()}
 
 
 def _template(model: Path, config: str) -> Path:
@@ -115,12 +129,6 @@ def _template(model: Path, config: str) -> Path:
         others = sorted(other.stem for other in (model / "configs").glob("*.pbtxt"))
         raise RepositoryError(f"There is no configuration '{config}' ({path}): there are cpu, {', '.join(others)}.")
     return path
-
-
-def _unknown(key: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {nearest[0]}? " if nearest else ""
-    return f"Unknown parameter '{key}': {hint}The parameters are {', '.join(known)}."
 
 
 def _parse(path: Path) -> Any:

@@ -9,6 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from mtserve_backend import repository
+from mtserve_backend.config import Config
 from mtserve_backend.repository import RepositoryError, parse_settings, read_model, write_model
 
 SHIPPED = repository.shipped() / "hstu"
@@ -71,6 +72,13 @@ def test_the_gpu_variant_differs_as_its_heading_says(tmp_path: Path) -> None:
     assert read_model(write_model(tmp_path, config="gpu")).on_gpu
 
 
+@pytest.mark.parametrize("variant", ["cpu", "gpu"])
+def test_every_knob_is_shown(variant: str) -> None:
+    shown = read_model(SHIPPED, variant).parameters
+    assert shown.keys() == Config.model_fields.keys()
+    repository.read_knobs(shown)
+
+
 def test_what_the_shipped_configuration_must_say() -> None:
     config = parse(SHIPPED / "config.pbtxt")
     assert config.name == SHIPPED.name
@@ -84,8 +92,8 @@ def test_what_the_shipped_configuration_must_say() -> None:
 @pytest.mark.parametrize(
     ("overrides", "config", "message"),
     [
-        ({"cachemode": "device"}, "cpu", "Unknown parameter 'cachemode': did you mean cache_mode?"),
-        ({"zzz": "1"}, "cpu", "Unknown parameter 'zzz': The parameters are cache_mode, "),
+        ({"cachemode": "device"}, "cpu", "unknown parameter 'cachemode': did you mean 'cache_mode'?"),
+        ({"host_cache": "lots"}, "cpu", "host_cache: 'lots' is not a size"),
         ({"model_dir": "w"}, "cpu", "model_dir is set by naming the weights' folder"),
         ({}, "tpu", "There is no configuration 'tpu'"),
     ],

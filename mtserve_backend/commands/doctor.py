@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from mtserve_backend import repository
-from mtserve_backend.commands.memory import available_memory, pool_bytes
 from mtserve_backend.commands.serve import ServeOptions
 from mtserve_backend.embedded import ServerError, installation, ports, shared_memory
 
@@ -132,6 +131,11 @@ def _ports(options: ServeOptions) -> Iterator[Finding]:
 
 
 def _models(options: ServeOptions) -> Iterator[Finding]:
+    if installation.installed("pydantic") is None:  # reported above; without it no configuration can be read
+        return
+    from mtserve_backend.commands.memory import available_memory, pool_bytes
+    from mtserve_backend.models.config import HSTUConfig, ModelConfigError
+
     try:
         source = options.repository or repository.shipped()
         folders = [source / repository.MODEL] if options.settings or options.weights else _model_folders(source)
@@ -140,18 +144,19 @@ def _models(options: ServeOptions) -> Iterator[Finding]:
         yield Finding("repository", "problem", str(error))
         return
     yield Finding("repository", "ok", f"{source}: {', '.join(model.name for model in models)}")
-    total = 0
+    taken = 0
     for model in models:
         weights = options.weights or model.weights
-        finding = _weights(model.name, weights)
-        yield finding
-        if finding.status == "ok":
-            try:
-                total += pool_bytes(model.parameters | options.settings, weights, on_gpu=model.on_gpu)
-            except ValueError as error:
-                yield Finding(f"{model.name} pools", "problem", str(error))
-    if total:
-        yield _memory(total)
+        try:
+            knobs = repository.read_knobs(model.parameters | options.settings)
+            yield _weights(model.name, weights)
+            taken += pool_bytes(knobs, HSTUConfig.read(weights / "config.json"), on_gpu=model.on_gpu)
+        except repository.RepositoryError as error:
+            yield Finding(f"{model.name} parameters", "problem", str(error))
+        except ModelConfigError as error:
+            yield Finding(f"{model.name} config.json", "problem", str(error))
+    if taken:
+        yield _memory(taken, available_memory())
 
 
 def _model_folders(source: Path) -> list[Path]:
@@ -169,19 +174,14 @@ def _source_of(folder: Path) -> str:
 
 
 def _weights(model: str, folder: Path) -> Finding:
-    missing = [name for name in ("config.json", "model.safetensors") if not os.access(folder / name, os.R_OK)]
-    if missing:
-        return Finding(
-            f"{model} weights",
-            "problem",
-            f"{folder} has no readable {' and no '.join(missing)}: name the weights' folder with --weights.",
-        )
-    size = (folder / "model.safetensors").stat().st_size
-    return Finding(f"{model} weights", "ok", f"{folder}, {size / _GIB:.2f} GiB")
+    file = folder / "model.safetensors"
+    if not os.access(file, os.R_OK):
+        text = f"{file} is missing or not readable: name the weights' folder with --weights."
+        return Finding(f"{model} weights", "problem", text)
+    return Finding(f"{model} weights", "ok", f"{file}, {file.stat().st_size / _GIB:.2f} GiB")
 
 
-def _memory(needed: int) -> Finding:
-    free = available_memory()
+def _memory(needed: int, free: int) -> Finding:
     text = f"the pools take {needed / _GIB:.1f} GiB of {free / _GIB:.1f} GiB available"
     if needed > free:
         return Finding("memory", "problem", f"{text}: lower host_cache or device_cache with --set, as host_cache=1GiB.")

@@ -1,45 +1,35 @@
-"""How much memory the configured pools take, and how much there is. Estimates, made without importing
-torch.
-"""
+"""How much memory a model's pools will take, and how much there is. Worked out without importing torch."""
 
-import json
 import re
 from pathlib import Path
 
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "kib": 1 << 10,
-    "mib": 1 << 20,
-    "gib": 1 << 30,
-    "tib": 1 << 40,
-    "kb": 1000,
-    "mb": 10**6,
-    "gb": 10**9,
-}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+from mtserve_backend.config import Config
+from mtserve_backend.models.config import HSTUConfig
+from mtserve_backend.sizes import Size
+
+_BYTES_PER_NUMBER = 4
 
 
-def pool_bytes(parameters: dict[str, str], weights: Path, on_gpu: bool) -> int:
-    """Host memory that one model's pools take. On a GPU only the host's pool counts. ValueError: a size
-    makes no sense.
-    """
-    mode = parameters.get("cache_mode", "hierarchical")
-    names = [] if on_gpu or mode == "recompute" else ["device_cache", "onload_buffer"]
-    if mode == "hierarchical":
-        names.append("host_cache")
-    token = token_bytes(weights, bytes_per_number=2 if on_gpu else 4)
-    page = token * int(parameters.get("page_tokens", "1"))
-    return sum(_bytes(name, parameters[name], page=page, token=token) for name in names if name in parameters)
-
-
-def token_bytes(weights: Path, bytes_per_number: int) -> int:
+def token_bytes(model: HSTUConfig) -> int:
     """What the state of one history token takes: a key and a value of every head of every layer."""
-    config = json.loads((weights / "config.json").read_text(encoding="utf-8"))
-    try:
-        return int(2 * config["layers"] * config["heads"] * config["head_dim"] * bytes_per_number)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{weights / 'config.json'} does not describe a model of mtserve: no {error}") from error
+    return 2 * model.layers * model.heads * model.head_dim * _BYTES_PER_NUMBER
+
+
+def pool_bytes(knobs: Config, model: HSTUConfig, on_gpu: bool) -> int:
+    """Host memory that one model's pools take. On a GPU the device's pools are elsewhere."""
+    token = token_bytes(model)
+
+    def pool(size: str, slot_tokens: int) -> int:
+        slots = Size.parse(size).slots(slot_tokens, knobs.page_tokens, knobs.chunk_tokens, token)
+        return slots * slot_tokens * token
+
+    total = Size.parse(knobs.user_log).amount
+    if knobs.cache_mode != "recompute" and not on_gpu:
+        total += pool(knobs.device_cache, knobs.page_tokens)
+    if knobs.cache_mode == "hierarchical":
+        total += pool(knobs.host_cache, knobs.chunk_tokens)
+        total += 0 if on_gpu else pool(knobs.onload_buffer, knobs.page_tokens)
+    return total
 
 
 def available_memory() -> int:
@@ -52,13 +42,3 @@ def available_memory() -> int:
     if limit.is_file() and used.is_file() and (value := limit.read_text(encoding="ascii").strip()) != "max":
         free = min(free, max(0, int(value) - int(used.read_text(encoding="ascii"))))
     return free
-
-
-def _bytes(name: str, size: str, page: int, token: int) -> int:
-    match = _SIZE.fullmatch(size)
-    if match is not None:
-        units = _UNITS | {"pages": page, "page": page, "tokens": token, "token": token}
-        factor = units.get(match[2].lower())
-        if factor is not None:
-            return int(float(match[1]) * factor)
-    raise ValueError(f"{name} = '{size}' is not a size: write it as 1GiB, '4096 pages' or '100000 tokens'.")

@@ -95,7 +95,7 @@ def test_serve_ends_with_its_server(echo_repository: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["serve", "--set", "cache_mod=device"], "did you mean cache_mode?"),
+        (["serve", "--set", "cache_mod=device"], "did you mean 'cache_mode'?"),
         (["serve", "--set", "cache_mode"], "'cache_mode' is not KEY=VALUE"),
         (["serve", "--set", "threads=1", "--config", "tpu"], "There is no configuration 'tpu'"),
         (["serve", "--repository", "/nowhere"], "/nowhere does not exist"),
