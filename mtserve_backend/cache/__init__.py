@@ -7,6 +7,6 @@ The manager decides and the transfer workers copy. For each request the engine c
     commit(lease)     the new rows are in their pages; the user is unpinned      (or abort(lease): they are not)
     plan_offloads()   what should be copied to the host now
 
-and for each finished transfer `onload_done` / `offload_done`. Every call is made by one thread. A task holds a reference
-on each page and chunk it touches until its `*_done`, so nothing it copies can be handed to anyone else meanwhile.
+and for each finished transfer `onload_done` / `offload_done`. Every call is made by one thread. A task holds a
+reference on each page and chunk it touches until its `*_done`, so nothing it copies is handed to anyone else meanwhile.
 """

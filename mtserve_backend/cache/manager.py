@@ -36,7 +36,7 @@ class PinError(RuntimeError):
 class CacheManager:
     """Metadata of all users. One thread only; every operation on one user is O(1) in the number of users.
 
-    `geometry.host_chunks` = 0 makes a device-only cache; with `geometry.device_pages` = 0 too, only token logs are kept.
+    `geometry.host_chunks` = 0 makes a device-only cache; with `device_pages` = 0 too, only token logs are kept.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class CacheManager:
         self._register(record.onload)
 
     def _start_offload(self, record: UserRecord, chunk_count: int) -> OffloadTask | None:
-        """A task for the next `chunk_count` chunks, or for half as many while the host has no room; None if for none."""
+        """For the next `chunk_count` chunks, or half as many while the host has no room for more; None if for none."""
         geometry, tiers = self.geometry, self.tiers
         start = record.host_length
         first_chunk = start // geometry.chunk_tokens

@@ -111,8 +111,8 @@ class LookUp:
 class Lease:
     """What the engine may rely on until `commit` or `abort`. Lengths are of the window, in tokens.
 
-    `pages` maps positions 0 .. `length`; keys are there for 0 .. `cached` (once `onload`, if any, has brought them), and
-    are the engine's to write for `cached .. length`. None: this request's keys are not kept, and `cached` is 0.
+    `pages` maps positions 0 .. `length`; keys are there for 0 .. `cached` (once `onload`, if any, has brought them),
+    and are the engine's to write for `cached .. length`. None: this request's keys are not kept, and `cached` is 0.
     """
 
     record: UserRecord

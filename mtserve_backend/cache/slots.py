@@ -49,7 +49,7 @@ class SlotPool:
         np.add.at(self._references, index, 1)
 
     def release(self, slots: Slots) -> None:
-        """One reference less on each slot; those at zero become free. Raises `SlotError` below zero, changing nothing."""
+        """One reference less on each; slots at zero become free. Raises `SlotError` below zero, changing nothing."""
         index = self._index(slots)
         np.subtract.at(self._references, index, 1)
         left = self._references[index]
@@ -68,8 +68,8 @@ class SlotPool:
         if not np.array_equal(self._references, expected):
             wrong = np.nonzero(self._references != expected)[0][:8]
             raise SlotError(
-                f"{self.name}: slots {(wrong + self.first).tolist()} hold {self._references[wrong].tolist()} references, "
-                f"their owners account for {expected[wrong].tolist()}"
+                f"{self.name}: slots {(wrong + self.first).tolist()} hold {self._references[wrong].tolist()}, "
+                f"their owners account for {expected[wrong].tolist()} references"
             )
         free = np.sort(self._stack[: self._top])
         if not np.array_equal(free, np.nonzero(self._references == 0)[0]):

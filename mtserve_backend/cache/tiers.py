@@ -22,7 +22,7 @@ class Tiers:
         self.unsaved: LRU[User, UserRecord] = LRU()
 
     def make_room(self, pages: int) -> bool:
-        """Evict the least recently used users until `pages` are free. False if that cannot be, and nobody is evicted."""
+        """Evict the least recently used users until `pages` are free; if that cannot be, nobody: False."""
         short = pages - self.primary.free
         if short <= 0:
             return True
