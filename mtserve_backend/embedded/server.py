@@ -152,8 +152,11 @@ class EmbeddedServer:
     def stop(self) -> int | None:
         """Stop in order: requests in flight are answered, models finalized. Returns the server's exit code.
 
-        What has not ended `exit_timeout` seconds and a little later is killed, and so it is on Ctrl-C
-        meanwhile. Stopping twice is harmless.
+        What has not ended a little after `exit_timeout` is killed, and so it is on Ctrl-C meanwhile. Stopping twice is
+        harmless.
+
+        A code other than 0 says that models were not finalized, because the time was over. Two things make Triton wait
+        for all of it, though nothing is computed: a sequence left open, and an HTTP connection that a client keeps.
         """
         code = None
         if self._keeper is not None:

@@ -40,7 +40,8 @@ def server(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("repository")
     small = {"device_cache": "16MiB", "onload_buffer": "4MiB", "host_cache": "32MiB", "threads": "1"}
     repository.write_model(folder, weights_dir=weights, parameters=small)
-    with EmbeddedServer(folder) as running:
+    # A test that forgets to close its HTTP client makes the stop wait as long as this.
+    with EmbeddedServer(folder, exit_timeout=10) as running:
         yield running
 
 

@@ -1,6 +1,7 @@
 """The embedded server: it starts, answers, ends, and leaves nothing behind, however it ends."""
 
 import contextlib
+import http.client
 import os
 import shutil
 import signal
@@ -183,12 +184,23 @@ def test_a_server_that_is_killed_leaves_nothing(echo_repository: Path) -> None:
     assert traces.gone()
 
 
-def test_a_stopped_server_is_killed_when_a_sequence_is_left_open(tmp_path: Path) -> None:
+def test_a_stop_takes_the_exit_timeout_when_a_sequence_is_open(tmp_path: Path) -> None:
     write_echo(tmp_path, model_config=CONFIG + SEQUENCE)
     with EmbeddedServer(tmp_path, exit_timeout=1) as server:
         traces = Traces.of(server)
         ask(server, sequence_id=5, sequence_start=True)
         assert server.stop() != 0
+    assert traces.gone()
+
+
+def test_a_stop_takes_the_exit_timeout_when_an_http_connection_is_open(echo_repository: Path) -> None:
+    with EmbeddedServer(echo_repository, exit_timeout=1) as server:
+        traces = Traces.of(server)
+        connection = http.client.HTTPConnection(server.http_host)
+        with contextlib.closing(connection):
+            connection.request("GET", "/v2/health/ready")
+            assert connection.getresponse().read() == b""
+            assert server.stop() != 0
     assert traces.gone()
 
 
