@@ -1,0 +1,1 @@
+"""Load, traces and measurements, through a real server."""
