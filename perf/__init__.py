@@ -1,0 +1,1 @@
+"""Traces, training, replay and reports: what measures mtserve. Nothing here is needed to serve."""
