@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mtserve_backend.embedded import ServerError
-from mtserve_backend.repository import shipped
 from mtserve_client.errors import MtserveError
 
+from mtserve_backend.embedded import ServerError
+from mtserve_backend.repository import shipped
 from perf import fetch, movielens
 from perf.demo_parts import Measured, MovieLensPart, PaperPart
 from perf.environment import environment

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from mtserve_backend.embedded import EmbeddedServer
-from mtserve_backend.repository import write_model
 from mtserve_client import RankingClient
 
+from mtserve_backend.embedded import EmbeddedServer
+from mtserve_backend.repository import write_model
 from perf.replay import MODES
 
 

@@ -39,9 +39,7 @@ class AsyncRankingClient(BaseClient):
         """Score candidates for a user: as RankingClient.rank."""
         return await self._drive(self._exchange(user_id, history, new_events, candidates, top_k, timeout_s))
 
-    async def warm(
-        self, user_id: UserId, history: EventsLike, *, timeout_s: float | None = None
-    ) -> CacheInfo:
+    async def warm(self, user_id: UserId, history: EventsLike, *, timeout_s: float | None = None) -> CacheInfo:
         """Prepare a user's state, scoring nothing: as RankingClient.warm."""
         return (await self._drive(self._exchange(user_id, history, None, [], None, timeout_s))).cache
 

@@ -57,9 +57,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.faults < 0 or not 0 <= self.first_s <= self.longest_s:
-            raise InvalidRequest(
-                f"Retry needs attempts >= 1, faults >= 0, 0 <= first_s <= longest_s, got {self}"
-            )
+            raise InvalidRequest(f"Retry needs attempts >= 1, faults >= 0, 0 <= first_s <= longest_s, got {self}")
 
     def pause_s(self, failures: int, draw: float) -> float:
         """Seconds to wait after the `failures`-th failure; `draw` is in 0..1."""

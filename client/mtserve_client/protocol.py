@@ -120,8 +120,7 @@ def _expect(
         raise ServerFault(f"the answer holds no {name}: is this model an mtserve model?")
     if values.dtype != dtype or values.ndim != dimensions:
         raise ServerFault(
-            f"{name} came as {values.dtype} {list(values.shape)}, "
-            f"not as {np.dtype(dtype)} of {dimensions} dimensions"
+            f"{name} came as {values.dtype} {list(values.shape)}, not as {np.dtype(dtype)} of {dimensions} dimensions"
         )
     return np.array(values)  # a copy: what came is a read-only view of the whole message
 
