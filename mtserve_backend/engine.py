@@ -20,7 +20,7 @@ import torch
 from mtserve_backend.admission import Admission
 from mtserve_backend.cache.history import HistoryGap
 from mtserve_backend.cache.manager import CacheManager
-from mtserve_backend.cache.records import OffloadTask, OnloadTask, Visit
+from mtserve_backend.cache.records import Lease, LookUp, OffloadTask, OnloadTask, Visit
 from mtserve_backend.models.contract import RankingModel
 from mtserve_backend.ranking import CacheInfo, Code, Outcome, RankAnswer, RankRequest, RequestError, rank
 from mtserve_backend.steps import StepTimes, WaveReport
@@ -197,25 +197,45 @@ class Engine:
         return wave
 
     def _prepare(self, wave: list[Job], pending: deque[Job]) -> list[Job]:
-        """Lease pages. A job without room waits for the next wave, or runs uncached if it is the first in this one."""
+        """Lease pages, users on the device first: they need the fewest, and must not be evicted by the others.
+
+        A job without room makes the last of the wave wait for the next one, or waits itself if it is the last.
+        """
+        waiting = deque(sorted(wave, key=lambda job: not self._resident(job)))
         jobs: list[Job] = []
         deferred: list[Job] = []
-        for job in wave:
-            look_up = job.look_up
-            assert look_up is not None  # set by _look_up
-            uncached = job.request.user is None or not self.manager.geometry.device_pages or job.attempts > 1
-            job.lease = None if uncached else self.manager.prepare(look_up)
-            while job.lease is None and not uncached and not jobs and self._await_completion():
-                job.lease = self.manager.prepare(look_up)
-            if job.lease is None and jobs and not uncached:
-                self.manager.forgo(look_up)
-                deferred.append(job)
-                continue
-            if job.lease is None:
-                job.lease = self.manager.prepare_uncached(look_up)
-            jobs.append(job)
-        pending.extendleft(reversed(deferred))
+        while waiting:
+            job = waiting.popleft()
+            job.lease = self._lease(job)
+            if job.lease is not None:
+                jobs.append(job)
+            elif waiting:
+                deferred.append(self._forgo(waiting.pop()))
+                waiting.appendleft(job)
+            elif jobs:
+                deferred.append(self._forgo(job))
+            elif self._await_completion():
+                waiting.append(job)
+            else:
+                job.lease = self.manager.prepare_uncached(_looked_up(job))
+                jobs.append(job)
+        pending.extendleft(sorted(deferred, key=lambda job: job.index, reverse=True))
         return jobs
+
+    def _lease(self, job: Job) -> Lease | None:
+        """None: no room at present. A job that nothing is kept for, or that failed before, is never in want of room."""
+        if job.request.user is None or not self.manager.geometry.device_pages or job.attempts > 1:
+            return self.manager.prepare_uncached(_looked_up(job))
+        return self.manager.prepare(_looked_up(job))
+
+    def _forgo(self, job: Job) -> Job:
+        self.manager.forgo(_looked_up(job))
+        job.look_up = None
+        return job
+
+    @staticmethod
+    def _resident(job: Job) -> bool:
+        return _looked_up(job).record.device_length > 0
 
     def _start_onloads(self, jobs: list[Job]) -> list[OnloadHandle]:
         """Handles of all loads this wave depends on, those started for an earlier one included."""
@@ -330,3 +350,9 @@ class Engine:
         else:
             self._handles.pop(task)
             self.manager.onload_done(task, completion.failed)
+
+
+def _looked_up(job: Job) -> LookUp:
+    if job.look_up is None:
+        raise RuntimeError("a job was leased before it was looked up")
+    return job.look_up

@@ -1,1 +1,1 @@
-"""Load, traces and measurements, through a real server."""
+"""Traces, training, replay and reports: what measures mtserve. Nothing here is needed to serve."""
