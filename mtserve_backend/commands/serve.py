@@ -51,8 +51,8 @@ def serve(options: ServeOptions) -> None:
             server.stop()
     if code:
         raise ServerError(
-            f"tritonserver ended with code {code}: --exit-timeout ({options.exit_timeout} s) was over, and models were not "
-            "finalized. Clients kept HTTP connections or sequences open, or a request took longer."
+            f"tritonserver ended with code {code}: --exit-timeout ({options.exit_timeout} s) was over, and models were "
+            "not finalized. Clients kept HTTP connections or sequences open, or a request took longer."
         )
 
 
