@@ -1,8 +1,8 @@
 """What a model declares, what it is given, and what the engine may therefore cache.
 
 A model sees a batch as `Rows` (ragged, concatenated) and its keys and values through an `Attention`. It never learns
-where a key lives. The engine derives from the model's `Declaration` whether a user's state may be kept at all: a state is
-reused only if row i of every layer depends on nothing that comes later and on nothing that changes between visits.
+where a key lives. The engine derives from the model's `Declaration` whether a user's state may be kept at all: a state
+is reused only if row i of every layer depends on nothing that comes later and on nothing that changes between visits.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from enum import Enum
 from typing import Literal, Protocol
 
 import torch
+
+from mtserve_backend.kernels.layout import KVShape, Segment
 
 
 class Reuse(Enum):
@@ -41,19 +43,6 @@ class Declaration:
 
 
 @dataclass(frozen=True)
-class KVShape:
-    """Shape of one token's state: `layers * 2 * heads * head_dim` values."""
-
-    layers: int
-    heads: int
-    head_dim: int
-
-    @property
-    def values_per_token(self) -> int:
-        return self.layers * 2 * self.heads * self.head_dim
-
-
-@dataclass(frozen=True)
 class Window:
     """Which part of a long history the model encodes: a function of the history's length and nothing else.
 
@@ -69,30 +58,6 @@ class Window:
         """First token encoded of a history of `length` tokens."""
         excess = length - self.max_history
         return 0 if excess <= 0 else -(-excess // self.stride) * self.stride
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One request's rows: `new` history rows at positions `cached ...`, then `targets` rows.
-
-    New row i attends to keys 0 .. cached + i. A target row attends to keys 0 .. visible - 1 and to itself; its own
-    keys and values are never stored.
-    """
-
-    first_row: int
-    cached: int
-    new: int
-    targets: int
-    visible: int
-
-    @property
-    def rows(self) -> int:
-        return self.new + self.targets
-
-    @property
-    def length(self) -> int:
-        """History tokens whose keys exist once the new rows are appended."""
-        return self.cached + self.new
 
 
 @dataclass(frozen=True)

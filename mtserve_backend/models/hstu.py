@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from mtserve_backend.kernels.layout import KVShape
 from mtserve_backend.models.config import HSTUConfig
-from mtserve_backend.models.contract import Attention, Declaration, KVShape, Rows, Window
+from mtserve_backend.models.contract import Attention, Declaration, Rows, Window
 
 
 def _silu(x: torch.Tensor) -> torch.Tensor:
@@ -33,9 +34,10 @@ class HSTULayer(nn.Module):
         self.output = nn.Linear(self.inner, config.hidden)
 
     def forward(self, x: torch.Tensor, index: int, attention: Attention) -> torch.Tensor:
-        u, v, q, k = _silu(self.uvqk(self.input_norm(x))).split(self.inner, dim=-1)
+        u, v, q, k = torch.split(_silu(self.uvqk(self.input_norm(x))), self.inner, dim=-1)
         o = attention(index, q, k, v) * self.inverse_n
-        return x + self.output(self.output_norm(o * u))
+        projected: torch.Tensor = self.output(self.output_norm(o * u))
+        return x + projected
 
 
 class HSTU(nn.Module):
@@ -88,8 +90,8 @@ class HSTU(nn.Module):
     def embed(self, rows: Rows) -> torch.Tensor:
         x: torch.Tensor = self.item_embedding(rows.items) + self.position_embedding(rows.positions)
         acted = rows.actions >= 0
-        actions = self.action_embedding(rows.actions.clamp(min=0))
-        return x + actions * acted.unsqueeze(-1).to(actions.dtype)
+        actions: torch.Tensor = self.action_embedding(rows.actions.clamp(min=0))
+        return x + actions * acted.unsqueeze(-1).to(x.dtype)
 
     def encode(self, x: torch.Tensor, attention: Attention) -> torch.Tensor:
         for index, layer in enumerate(self.layers):
@@ -101,4 +103,5 @@ class HSTU(nn.Module):
             scores: torch.Tensor = self.head(outputs)
             return scores.float()
         weight = self.item_embedding.weight if self.output_weight is None else self.output_weight
-        return (outputs * weight[candidates]).sum(dim=-1, keepdim=True).float()
+        products: torch.Tensor = (outputs * weight[candidates]).sum(dim=-1, keepdim=True)
+        return products.float()

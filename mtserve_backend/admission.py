@@ -1,0 +1,72 @@
+"""What a request must satisfy before it reaches the cache, and the sentence it gets if it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mtserve_backend.cache.history import Items, Tokens
+from mtserve_backend.ranking import Code, RankRequest, RequestError
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Vocabulary and limits. `oov_item` is the row for unknown items; None: they are refused."""
+
+    items: int
+    actions: int
+    oov_item: int | None
+    max_events: int
+    max_candidates: int
+    history_needed: bool
+
+    def admit(self, request: RankRequest) -> RankRequest:
+        """The request with unknown items mapped. Raises `RequestError` (INVALID_ARG)."""
+        tokens = request.tokens
+        if tokens.start < 0:
+            raise _invalid(f"HISTORY_START is {tokens.start}; a position is 0 (the whole history) or more")
+        if len(tokens.items) != len(tokens.actions):
+            raise _invalid(
+                f"HISTORY_ITEMS has {len(tokens.items)} events and HISTORY_ACTIONS {len(tokens.actions)}; "
+                "each event needs one of both"
+            )
+        if len(tokens.items) > self.max_events:
+            raise _invalid(f"{len(tokens.items)} history events were sent; at most {self.max_events} are accepted")
+        if len(request.candidates) > self.max_candidates:
+            raise _invalid(
+                f"{len(request.candidates)} candidates were sent; at most {self.max_candidates} are accepted"
+            )
+        if tokens.stop > np.iinfo(np.int32).max:
+            raise _invalid(f"a history of {tokens.stop} events is longer than positions can count (2^31 - 1)")
+        if request.top_k is not None and request.top_k < 1:
+            raise _invalid(f"top_k is {request.top_k}; it must be 1 or more, or left out to rank all candidates")
+        if self.history_needed and len(request.candidates) and not tokens.stop:
+            raise _invalid("this model scores from the last history event; send at least one event with candidates")
+        wrong = (tokens.actions < 0) | (tokens.actions >= self.actions)
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise _invalid(
+                f"HISTORY_ACTIONS[{at}] is {int(tokens.actions[at])}; this model knows actions 0..{self.actions - 1}"
+            )
+        return replace(
+            request,
+            tokens=Tokens(tokens.start, self._known(tokens.items, "HISTORY_ITEMS"), tokens.actions),
+            candidates=self._known(request.candidates, "CANDIDATES"),
+        )
+
+    def _known(self, items: Items, name: str) -> Items:
+        wrong = (items < 0) | (items >= self.items)
+        if not wrong.any():
+            return items
+        if self.oov_item is None:
+            at = int(wrong.argmax())
+            raise _invalid(
+                f"{name}[{at}] is {int(items[at])}; this model knows items 0..{self.items - 1} "
+                "(set unknown_items to 'oov' to map others to its out-of-vocabulary row)"
+            )
+        return np.where(wrong, self.oov_item, items)
+
+
+def _invalid(message: str) -> RequestError:
+    return RequestError(Code.INVALID_ARG, message)

@@ -1,0 +1,118 @@
+"""What the server knows a user did: the token log, and how a request's history is compared with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Items = npt.NDArray[np.int64]
+Actions = npt.NDArray[np.int32]
+
+BYTES_PER_TOKEN = 12
+
+
+class HistoryGap(LookupError):
+    """The request's tokens start beyond what is known. `needed_from` is the position to send from."""
+
+    def __init__(self, start: int, needed_from: int) -> None:
+        super().__init__(
+            f"the history sent starts at position {start}, and this server does not know all of what comes before; "
+            f"tokens are needed from position {needed_from}"
+        )
+        self.needed_from = needed_from
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Consecutive history tokens, the first at absolute position `start`: items int64 `[n]`, actions int32 `[n]`."""
+
+    start: int
+    items: Items
+    actions: Actions
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.items)
+
+    def since(self, position: int) -> Tokens:
+        """The tokens from an absolute position on."""
+        skip = position - self.start
+        return Tokens(position, self.items[skip:], self.actions[skip:])
+
+
+class TokenLog:
+    """The tokens of one user from absolute position `start` (the window's) to `stop`, growing in place."""
+
+    __slots__ = ("_actions", "_items", "_size", "start")
+
+    def __init__(self, start: int = 0) -> None:
+        self.start = start
+        self._size = 0
+        self._items: Items = np.empty(0, dtype=np.int64)
+        self._actions: Actions = np.empty(0, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def stop(self) -> int:
+        return self.start + self._size
+
+    def tokens(self, start: int, stop: int) -> Tokens:
+        """A view, valid until the log changes."""
+        span = slice(start - self.start, stop - self.start)
+        return Tokens(start, self._items[span], self._actions[span])
+
+    def agreement(self, tokens: Tokens, start: int) -> int:
+        """First absolute position at or after `start` at which log and tokens differ or one of them ends."""
+        stop = min(tokens.stop, self.stop)
+        if stop <= start:
+            return start
+        mine, theirs = self.tokens(start, stop), tokens.since(start)
+        count = stop - start
+        differs = (mine.items != theirs.items[:count]) | (mine.actions != theirs.actions[:count])
+        first = int(differs.argmax())
+        return start + first if differs[first] else stop
+
+    def rewrite(self, base: int, agreed: int, tokens: Tokens) -> None:
+        """Become: own tokens from `base` to `agreed`, then `tokens` from there on."""
+        if base != self.start:
+            kept = self.tokens(base, agreed)
+            self._items, self._actions = kept.items.copy(), kept.actions.copy()
+            self.start = base
+        fresh = tokens.since(agreed)
+        size, keep = tokens.stop - base, agreed - base
+        if size > len(self._items):
+            # Growing by an eighth keeps appends O(1) amortised and the log near its 12 bytes a token.
+            capacity = size + max(16, size // 8)
+            items, actions = np.empty(capacity, dtype=np.int64), np.empty(capacity, dtype=np.int32)
+            items[:keep], actions[:keep] = self._items[:keep], self._actions[:keep]
+            self._items, self._actions = items, actions
+        self._items[keep:size], self._actions[keep:size] = fresh.items, fresh.actions
+        self._size = size
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A request's history against the log, in absolute positions: encode `base .. total`; known up to `agreed`."""
+
+    base: int
+    agreed: int
+    total: int
+
+
+def compare(log: TokenLog | None, tokens: Tokens, base: int) -> Comparison:
+    """Raises `HistoryGap` if tokens from `base` on are neither in the request nor in the log.
+
+    Tokens before `tokens.start` are taken from the log; those sent are compared with it, never trusted.
+    """
+    total = tokens.stop
+    if log is None or log.start > base or log.stop < base:
+        if tokens.start > base:
+            raise HistoryGap(tokens.start, base)
+        return Comparison(base, base, total)
+    if tokens.start > log.stop:
+        raise HistoryGap(tokens.start, log.stop)
+    return Comparison(base, log.agreement(tokens, max(tokens.start, base)), total)

@@ -1,0 +1,178 @@
+"""What the manager keeps about a user, and what it hands out: leases to the engine, tasks to the transfer workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mtserve_backend.cache.history import Comparison, TokenLog, Tokens
+from mtserve_backend.cache.slots import NO_SLOTS, Slots
+
+User = int | str | None  # None: nobody; nothing is kept
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of the tiers, in pages and chunks. Page numbers from `device_pages` on are the onload buffer's."""
+
+    page_tokens: int
+    chunk_tokens: int
+    device_pages: int
+    onload_pages: int
+    host_chunks: int
+
+    @property
+    def chunk_pages(self) -> int:
+        return self.chunk_tokens // self.page_tokens
+
+    def pages(self, tokens: int) -> int:
+        return -(-tokens // self.page_tokens)
+
+    def chunks(self, tokens: int) -> int:
+        return -(-tokens // self.chunk_tokens)
+
+
+@dataclass(slots=True, eq=False)
+class UserRecord:
+    """Positions here are relative to the log's start. Keys exist for 0 .. device_length and 0 .. host_length.
+
+    `pages[i]` is where page i can be read now: an onload-buffer page until its scatter is done, a primary page after.
+    """
+
+    user: User
+    log: TokenLog
+    pages: Slots = field(default_factory=lambda: NO_SLOTS)
+    device_length: int = 0
+    chunks: Slots = field(default_factory=lambda: NO_SLOTS)
+    host_length: int = 0
+    pins: int = 0
+    onload: OnloadTask | None = None
+    offload: OffloadTask | None = None
+
+
+@dataclass(frozen=True)
+class PageRun:
+    """`count` neighbouring pages of a chunk, from its page `first`, and the `count` device pages they belong in."""
+
+    chunk: int
+    first: int
+    pages: Slots
+
+
+@dataclass(eq=False)
+class OnloadTask:
+    """Load `runs` from the host; then copy onload-buffer pages `staged` to primary pages `primary`, one to one."""
+
+    record: UserRecord
+    tokens: int
+    runs: list[PageRun]
+    staged: Slots
+    primary: Slots
+    held_pages: Slots
+    held_chunks: Slots
+
+
+@dataclass(eq=False)
+class OffloadTask:
+    """Copy `runs`, `buffer_tokens` in whole pages, to the host; then positions `start .. stop` are persisted.
+
+    `new_chunks` become the user's when the copy is done.
+    """
+
+    record: UserRecord
+    start: int
+    stop: int
+    runs: list[PageRun]
+    buffer_tokens: int
+    new_chunks: Slots
+    held_pages: Slots
+    held_chunks: Slots
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One request as the cache sees it."""
+
+    user: User
+    tokens: Tokens
+
+
+@dataclass(frozen=True)
+class LookUp:
+    """A compared history. The record is pinned until the lease's `commit` or `abort`, or `forgo`."""
+
+    visit: Visit
+    record: UserRecord
+    comparison: Comparison
+
+
+@dataclass
+class Lease:
+    """What the engine may rely on until `commit` or `abort`. Lengths are of the window, in tokens.
+
+    `pages` maps positions 0 .. `length`; keys are there for 0 .. `cached` (once `onload`, if any, has brought them),
+    and are the engine's to write for `cached .. length`. None: this request's keys are not kept, and `cached` is 0.
+    """
+
+    record: UserRecord
+    pages: Slots | None
+    length: int
+    cached: int
+    found_device: int
+    found_host: int
+    recomputed: int
+    new: int
+    total_length: int
+    onload: OnloadTask | None = None
+
+    def fresh(self) -> Tokens:
+        """The tokens whose keys are to be computed."""
+        log = self.record.log
+        return log.tokens(log.start + self.cached, log.start + self.length)
+
+    def last(self) -> Tokens:
+        """The last history token; only for a history that is not empty."""
+        log = self.record.log
+        return log.tokens(log.stop - 1, log.stop)
+
+
+@dataclass
+class Counters:
+    """Exact totals since start-up, in tokens unless the name says otherwise."""
+
+    requests: int = 0
+    found_device: int = 0
+    found_host: int = 0
+    recomputed: int = 0
+    new: int = 0
+    onloaded: int = 0
+    offloaded: int = 0
+    device_evictions: int = 0
+    device_evicted_unsaved: int = 0
+    host_evictions: int = 0
+    users_forgotten: int = 0
+    offloads_refused: int = 0
+    onload_failures: int = 0
+    offload_failures: int = 0
+
+    def hit_ratio(self) -> float:
+        """History tokens taken from the cache over all history tokens, new ones included."""
+        total = self.found_device + self.found_host + self.recomputed + self.new
+        return (self.found_device + self.found_host) / total if total else 0.0
+
+
+def runs_of(chunks: Slots, pages: Slots, first_page: int, chunk_pages: int) -> list[PageRun]:
+    """Pages `first_page ...` of a history, cut at chunk boundaries. `chunks[i]` holds pages `i * chunk_pages ...`."""
+    runs: list[PageRun] = []
+    index, stop = first_page, first_page + len(pages)
+    while index < stop:
+        chunk, offset = divmod(index, chunk_pages)
+        count = min(chunk_pages - offset, stop - index)
+        runs.append(PageRun(int(chunks[chunk]), offset, pages[index - first_page : index - first_page + count]))
+        index += count
+    return runs
+
+
+def concatenate(*slots: Slots) -> Slots:
+    return np.concatenate(slots) if slots else NO_SLOTS

@@ -1,0 +1,87 @@
+"""A pool of slot numbers (device pages, onload pages or host chunks) with a reference count each."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Slots = npt.NDArray[np.int64]
+
+NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
+
+
+class SlotError(RuntimeError):
+    """The pool was asked for what would corrupt it: an ID out of range, or a release of what is not held."""
+
+
+class SlotPool:
+    """Slots `first .. first + size - 1`. A slot is free exactly while its reference count is zero."""
+
+    def __init__(self, name: str, size: int, first: int = 0) -> None:
+        self.name, self.size, self.first = name, size, first
+        self._references = np.zeros(size, dtype=np.int32)
+        # A stack whose top hands out ascending numbers: neighbours in a history become neighbours in memory.
+        self._stack: Slots = np.arange(size - 1, -1, -1, dtype=np.int64)
+        self._top = size
+
+    @property
+    def free(self) -> int:
+        return self._top
+
+    @property
+    def used(self) -> int:
+        return self.size - self._top
+
+    def allocate(self, count: int) -> Slots:
+        """`count` slots with one reference each. Raises `SlotError` if fewer are free: ask `free` first."""
+        if count > self._top:
+            raise SlotError(f"{self.name}: {count} slots asked for, {self._top} of {self.size} free")
+        taken = self._stack[self._top - count : self._top][::-1].copy()
+        self._top -= count
+        self._references[taken] = 1
+        return taken + self.first
+
+    def hold(self, slots: Slots) -> None:
+        """One more reference on each slot; raises `SlotError` if one of them is free."""
+        index = self._index(slots)
+        if (self._references[index] <= 0).any():
+            raise SlotError(f"{self.name}: hold on free slots {self._named(index, self._references[index] <= 0)}")
+        np.add.at(self._references, index, 1)
+
+    def release(self, slots: Slots) -> None:
+        """One reference less on each; slots at zero become free. Raises `SlotError` below zero, changing nothing."""
+        index = self._index(slots)
+        np.subtract.at(self._references, index, 1)
+        left = self._references[index]
+        if (left < 0).any():
+            np.add.at(self._references, index, 1)
+            raise SlotError(f"{self.name}: release of slots that are not held {self._named(index, left < 0)}")
+        freed = np.unique(index[left == 0])[::-1]
+        self._stack[self._top : self._top + len(freed)] = freed
+        self._top += len(freed)
+
+    def references(self, slot: int) -> int:
+        return int(self._references[slot - self.first])
+
+    def check(self, expected: npt.NDArray[np.int32]) -> None:
+        """Raises `SlotError` unless the counts are `expected` and the free stack holds exactly the rest."""
+        if not np.array_equal(self._references, expected):
+            wrong = np.nonzero(self._references != expected)[0][:8]
+            raise SlotError(
+                f"{self.name}: slots {(wrong + self.first).tolist()} hold {self._references[wrong].tolist()}, "
+                f"their owners account for {expected[wrong].tolist()} references"
+            )
+        free = np.sort(self._stack[: self._top])
+        if not np.array_equal(free, np.nonzero(self._references == 0)[0]):
+            raise SlotError(f"{self.name}: the free list and the reference counts disagree")
+
+    def _index(self, slots: Slots) -> Slots:
+        index = np.asarray(slots, dtype=np.int64) - self.first
+        if len(index) and (index.min() < 0 or index.max() >= self.size):
+            raise SlotError(
+                f"{self.name}: slots {slots.tolist()} are not all in {self.first}..{self.first + self.size - 1}"
+            )
+        return index
+
+    def _named(self, index: Slots, wrong: npt.NDArray[np.bool_]) -> list[int]:
+        return [int(slot) for slot in (index[wrong] + self.first)[:8]]

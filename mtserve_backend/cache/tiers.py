@@ -1,0 +1,122 @@
+"""The two tiers: who has which pages and chunks, least recently used first, and how room is made. Metadata only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mtserve_backend.cache.lru import LRU
+from mtserve_backend.cache.records import Counters, Geometry, User, UserRecord
+from mtserve_backend.cache.slots import NO_SLOTS, SlotPool, Slots
+
+
+class Tiers:
+    """Pools of device pages, onload-buffer pages and host chunks, and the users that hold them."""
+
+    def __init__(self, geometry: Geometry, counters: Counters) -> None:
+        self.geometry, self.counters = geometry, counters
+        self.primary = SlotPool("device pages", geometry.device_pages)
+        self.onload = SlotPool("onload pages", geometry.onload_pages, first=geometry.device_pages)
+        self.chunks = SlotPool("host chunks", geometry.host_chunks)
+        self.on_device: LRU[User, UserRecord] = LRU()
+        self.on_host: LRU[User, UserRecord] = LRU()
+        self.unsaved: LRU[User, UserRecord] = LRU()
+
+    def make_room(self, pages: int) -> bool:
+        """Evict the least recently used users until `pages` are free; if that cannot be, nobody: False."""
+        short = pages - self.primary.free
+        if short <= 0:
+            return True
+        victims = self.on_device.victims(short, size=lambda r: len(r.pages), spare=lambda r: r.pins > 0)
+        for record in victims or ():
+            self.counters.device_evictions += 1
+            self.counters.device_evicted_unsaved += record.device_length - record.host_length
+            self.drop_device(record)
+        return victims is not None
+
+    def make_host_room(self, chunks: int, owner: UserRecord) -> bool:
+        """As `make_room`, on the host. A victim that is still on the device is saved again after its next visit."""
+        short = chunks - self.chunks.free
+        if short <= 0:
+            return True
+        victims = self.on_host.victims(short, size=lambda r: len(r.chunks), spare=lambda r: r.pins > 0 or r is owner)
+        for record in victims or ():
+            self.counters.host_evictions += 1
+            self.drop_host(record)
+        return victims is not None
+
+    def cut(self, record: UserRecord, length: int) -> None:
+        """Keep the state of the first `length` tokens at most.
+
+        A page or chunk that a transfer still holds is not written again by this user: it is left to the transfer and
+        the cut moves back to where it starts.
+        """
+        page, chunk = self.geometry.page_tokens, self.geometry.chunk_tokens
+        if record.offload and length < record.offload.stop:
+            if record.offload.start % chunk:
+                record.host_length = min(record.host_length, record.offload.start // chunk * chunk)
+            record.offload = None
+        if record.device_length > length:
+            record.device_length = length
+            if length % page and self._references(int(record.pages[length // page])) > 1:
+                record.device_length = length // page * page
+            self.trim_pages(record)
+        record.host_length = min(record.host_length, length, record.device_length or length)
+        self._trim_chunks(record)
+
+    def trim_pages(self, record: UserRecord) -> None:
+        """Give back the pages beyond `device_length`."""
+        kept = self.geometry.pages(record.device_length)
+        self.release_pages(record.pages[kept:])
+        record.pages = record.pages[:kept].copy()
+        if not kept:
+            self.drop_device(record)
+
+    def drop_device(self, record: UserRecord) -> None:
+        self.release_pages(record.pages)
+        record.pages = NO_SLOTS
+        record.device_length = 0
+        self.on_device.discard(record.user)
+        self.unsaved.discard(record.user)
+
+    def drop_host(self, record: UserRecord) -> None:
+        record.offload = None
+        record.host_length = 0
+        self._trim_chunks(record)
+
+    def full_chunks_unsaved(self, record: UserRecord) -> int:
+        chunk = self.geometry.chunk_tokens
+        return record.device_length // chunk - record.host_length // chunk
+
+    def note_unsaved(self, record: UserRecord) -> None:
+        if self.geometry.host_chunks and record.offload is None and self.full_chunks_unsaved(record) > 0:
+            self.unsaved.touch(record.user, record)
+
+    def swap_scattered(self, record: UserRecord, staged: Slots, primary: Slots) -> None:
+        """The scatter is done: from here on the user's staged pages are read where they were scattered to."""
+        count = min(len(staged), len(record.pages))
+        moved = np.nonzero(record.pages[:count] == staged[:count])[0]
+        self.primary.hold(primary[moved])
+        self.onload.release(staged[moved])
+        record.pages = record.pages.copy()
+        record.pages[moved] = primary[moved]
+
+    def hold_pages(self, pages: Slots) -> None:
+        staged = pages >= self.geometry.device_pages
+        self.primary.hold(pages[~staged])
+        self.onload.hold(pages[staged])
+
+    def release_pages(self, pages: Slots) -> None:
+        staged = pages >= self.geometry.device_pages
+        self.primary.release(pages[~staged])
+        self.onload.release(pages[staged])
+
+    def _trim_chunks(self, record: UserRecord) -> None:
+        kept = self.geometry.chunks(record.host_length)
+        self.chunks.release(record.chunks[kept:])
+        record.chunks = record.chunks[:kept].copy()
+        if not kept:
+            self.on_host.discard(record.user)
+
+    def _references(self, page: int) -> int:
+        pool = self.onload if page >= self.geometry.device_pages else self.primary
+        return pool.references(page)

@@ -1,0 +1,168 @@
+"""`mtserve`: the command line. Parses, prints, and turns errors into one sentence and an exit code."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from mtserve_backend.commands.doctor import Finding, examine
+from mtserve_backend.commands.serve import ServeOptions, serve
+from mtserve_backend.embedded import ServerError
+from mtserve_backend.repository import RepositoryError, parse_settings
+
+_EXIT_CODES = """\
+exit codes:
+  0  it went well (serve: it was stopped by a signal and ended in order)
+  1  it did not; stderr says why and what to do
+  2  the command line is wrong
+"""
+_SERVE_EXAMPLES = """\
+examples:
+  mtserve serve --weights runs/kuairand/weights
+  mtserve serve --weights w --set cache_mode=device --set device_cache=2GiB
+  mtserve serve --config gpu --address 0.0.0.0 --grpc-port 0
+  mtserve serve --repository /models
+
+"""
+_DOCTOR_EXAMPLES = """\
+examples:
+  mtserve doctor
+  mtserve doctor --weights w --set host_cache=64GiB --grpc-port 9001
+  mtserve doctor --json | jq '.[] | select(.status != "ok")'
+
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="mtserve: %(message)s", stream=sys.stderr)
+    try:
+        return int(options.run(options))
+    except (ServerError, RepositoryError) as error:
+        print(f"mtserve: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("mtserve: interrupted", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mtserve",
+        description="Serve generative recommenders with a per-user key/value cache on Triton.",
+        epilog=f"`mtserve COMMAND --help` shows examples.\n\n{_EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_serve(commands)
+    _add_doctor(commands)
+    return parser
+
+
+def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "serve",
+        help="start tritonserver here and stay in the foreground",
+        description="Start the tritonserver of the nvidia-pytriton wheel with a model repository, and stay "
+        "in the foreground. Ctrl-C or SIGTERM stops it in order; a second one kills it.",
+        epilog=_SERVE_EXAMPLES + _EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_common(command)
+    command.add_argument("--log-file", type=Path, metavar="FILE", help="the server's log (default: stderr)")
+    command.add_argument("--log-verbose", type=int, default=0, metavar="LEVEL", help="Triton's verbosity (default: 0)")
+    command.add_argument(
+        "--exit-timeout",
+        type=int,
+        default=30,
+        metavar="SECONDS",
+        help="how long a stop waits for requests in flight (default: 30)",
+    )
+    command.add_argument(
+        "--ready-timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="how long loading may take (default: 300)",
+    )
+    command.set_defaults(run=_serve)
+
+
+def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "doctor",
+        help="check whether `serve` will work on this machine",
+        description="Check whether `mtserve serve` with the same options will work here. One line a check.",
+        epilog=_DOCTOR_EXAMPLES + _EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_common(command)
+    command.add_argument("--json", action="store_true", help="print a JSON list of {check, status, text}")
+    command.set_defaults(run=_doctor)
+
+
+def _add_common(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--repository",
+        type=Path,
+        metavar="DIR",
+        help="the model repository (default: the one that came with mtserve)",
+    )
+    command.add_argument(
+        "--weights",
+        type=Path,
+        metavar="DIR",
+        help="the folder with config.json and model.safetensors of model hstu",
+    )
+    command.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a parameter of model hstu, as in its config.pbtxt; repeat it for more. With --set or --weights "
+        "only that model is served",
+    )
+    command.add_argument("--config", default="cpu", metavar="NAME", help="cpu (default), or gpu: configs/gpu.pbtxt")
+    command.add_argument(
+        "--address",
+        default="127.0.0.1",
+        help="where to listen (default: 127.0.0.1; 0.0.0.0 = every interface)",
+    )
+    for service, port in (("grpc", 8001), ("http", 8000), ("metrics", 8002)):
+        command.add_argument(
+            f"--{service}-port",
+            type=int,
+            default=port,
+            metavar="PORT",
+            help=f"0 = any free one (default: {port})",
+        )
+
+
+def _serve_options(options: argparse.Namespace) -> ServeOptions:
+    given = vars(options) | {"settings": parse_settings(options.settings)}
+    return ServeOptions(**{name: given[name] for name in ServeOptions.__dataclass_fields__ if name in given})
+
+
+def _serve(options: argparse.Namespace) -> int:
+    serve(_serve_options(options))
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    findings = examine(_serve_options(options))
+    print(json.dumps([asdict(finding) for finding in findings], indent=2) if options.json else _report(findings))
+    return int(any(finding.status == "problem" for finding in findings))
+
+
+def _report(findings: Sequence[Finding]) -> str:
+    width = max(len(finding.check) for finding in findings)
+    return "\n".join(f"{finding.status:<8} {finding.check:<{width}}  {finding.text}" for finding in findings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Every knob, typed and validated: the one place that reads Triton's `parameters`.
+
+The table of knobs in docs/operations.md is made from the descriptions here (`python -m mtserve_backend.config`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from mtserve_backend.sizes import Size
+
+# Keys of the Python backend itself, which Triton leaves among a model's parameters.
+TRITON_KEYS = frozenset(
+    {"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS", "TRITON_BATCH_STRATEGY_PATH", "DISABLE_AUTO_COMPLETE"}
+)
+
+
+class ConfigError(ValueError):
+    """A knob is unknown or has a value it cannot have; the message says which, and what would be right."""
+
+
+class Config(BaseModel):
+    """The knobs of one model."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model_dir: str = Field(
+        "", description="folder of config.json and model.safetensors; empty: `weights` beside model.py"
+    )
+    cache_mode: Literal["hierarchical", "device", "recompute"] = Field(
+        "hierarchical", description="keep user states on device and host, on the device only, or not at all"
+    )
+    page_tokens: int = Field(32, ge=1, le=4096, description="tokens in a device page")
+    chunk_tokens: int = Field(1024, ge=1, le=65536, description="tokens in a host chunk; a multiple of page_tokens")
+    device_cache: str = Field("1GiB", description="device memory for user states (size)")
+    onload_buffer: str = Field("256MiB", description="device memory in which loaded states are read in place (size)")
+    host_cache: str = Field("4GiB", description="host memory for user states (size)")
+    offload_quota_tokens: int = Field(
+        65536, ge=0, description="tokens that may wait in transient offload buffers; 0 stops offloading"
+    )
+    user_log: str = Field(
+        "256MiB", description="memory for the users' token logs, in bytes; the longest unseen are forgotten"
+    )
+    pass_tokens: int = Field(8192, ge=16, description="rows computed at once; longer work is done in slices")
+    max_candidates: int = Field(10_000, ge=1, description="candidates in one request")
+    max_events: int = Field(100_000, ge=1, description="history events in one request")
+    unknown_items: Literal["error", "oov"] = Field(
+        "error", description="an item ID outside the vocabulary is an error, or the model's out-of-vocabulary row"
+    )
+    threads: int = Field(0, ge=0, le=1024, description="processor threads for compute; 0: as many as there are cores")
+    transfer_timeout_s: float = Field(
+        2.0, gt=0, description="a load later than this is given up and the user recomputed"
+    )
+    request_timeout_s: float = Field(60.0, gt=0, description="a batch later than this is answered UNAVAILABLE")
+
+    @field_validator("device_cache", "onload_buffer", "host_cache", "user_log")
+    @classmethod
+    def _size(cls, value: str) -> str:
+        Size.parse(value)
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if self.chunk_tokens % self.page_tokens:
+            raise ValueError(
+                f"chunk_tokens ({self.chunk_tokens}) must be a multiple of page_tokens ({self.page_tokens})"
+            )
+        if Size.parse(self.user_log).unit != "bytes":
+            raise ValueError("user_log is given in bytes, for example '256MiB'")
+        return self
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, str]) -> Config:
+        """From `parameters { key value { string_value } }`. Raises `ConfigError` naming every wrong knob."""
+        own = {key: value for key, value in parameters.items() if key not in TRITON_KEYS}
+        unknown = [key for key in own if key not in cls.model_fields]
+        if unknown:
+            raise ConfigError("; ".join(unknown_key(key) for key in unknown))
+        try:
+            return cls.model_validate({key: value for key, value in own.items() if value != "" or key == "model_dir"})
+        except ValidationError as error:
+            problems = (
+                f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}"
+                + (f" (got {e['input']!r})" if e["loc"] else "")
+                for e in error.errors()
+            )
+            raise ConfigError("; ".join(problem.lstrip(": ") for problem in problems)) from error
+
+
+def unknown_key(key: str) -> str:
+    """A sentence that names the nearest known knob."""
+    near = difflib.get_close_matches(key.lower(), Config.model_fields, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(sorted(Config.model_fields))}"
+    return f"unknown parameter '{key}': {hint}"
+
+
+def knob_table() -> str:
+    """The knobs as a Markdown table."""
+    rows = [
+        f"| `{name}` | `{field.get_default()!s}` | {field.description} |" for name, field in Config.model_fields.items()
+    ]
+    return "\n".join(["| knob | default | meaning |", "|---|---|---|", *rows])
+
+
+def weights_folder(config: Config, version_folder: Path) -> Path:
+    """Where the model's weights are. A relative `model_dir` starts at the model's version folder."""
+    return version_folder / (config.model_dir or "weights")

@@ -1,0 +1,53 @@
+"""Bulk copies of whole pages: host chunk to device pages, device pages to device pages, pages to a buffer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from mtserve_backend.kernels.layout import PageNumbers
+
+
+def neighbours(slots: PageNumbers) -> list[tuple[int, int, int]]:
+    """Runs of consecutive slot numbers as (index in `slots`, first slot, count): one copy each."""
+    if not len(slots):
+        return []
+    starts = np.concatenate(([0], np.nonzero(np.diff(slots) != 1)[0] + 1, [len(slots)]))
+    return [(int(a), int(slots[a]), int(b - a)) for a, b in pairwise(starts)]
+
+
+def copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """`target[...] = source`, both contiguous and alike, on the calling thread or the current CUDA stream.
+
+    On the CPU this is one `memcpy` without the interpreter lock: torch's own copy would start a team of threads that
+    competes with the compute stream's.
+    """
+    if target.device.type == "cpu" and source.device.type == "cpu":
+        np.copyto(_bytes(target), _bytes(source))
+    else:
+        target.copy_(source, non_blocking=True)
+
+
+def copy_pages(target: torch.Tensor, pages: PageNumbers, source: torch.Tensor) -> None:
+    """`target[pages[i]] = source[i]` over the first dimension, neighbouring pages at once."""
+    for index, page, count in neighbours(pages):
+        copy(target[page : page + count], source[index : index + count])
+
+
+def scatter_pages(layer: torch.Tensor, staged: PageNumbers, primary: PageNumbers) -> None:
+    """`layer[primary[i]] = layer[staged[i]]`; the two sets of pages are disjoint."""
+    for index, page, count in neighbours(staged):
+        copy_pages(layer, primary[index : index + count], layer[page : page + count])
+
+
+def gather_pages(buffer: torch.Tensor, layer: torch.Tensor, pages: PageNumbers) -> None:
+    """`buffer[i] = layer[pages[i]]`."""
+    for index, page, count in neighbours(pages):
+        copy(buffer[index : index + count], layer[page : page + count])
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    view: np.ndarray[tuple[int], np.dtype[np.uint8]] = tensor.view(-1).view(torch.uint8).numpy()
+    return view

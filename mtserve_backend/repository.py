@@ -1,0 +1,158 @@
+"""Model repositories composed from the shipped one: the same model under other names, weights and knobs.
+
+`mtserve serve --set KEY=VALUE --weights DIR`, the demo and the tests use it; a fleet would rather edit a
+copy of `model_repository/` and keep it under version control.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mtserve_backend.config import Config
+
+MODEL = "hstu"
+
+
+class RepositoryError(ValueError):
+    """The repository cannot be composed as asked. The text says why, and what would be right."""
+
+
+def shipped() -> Path:
+    """The model repository that came with this package: packaged with it, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    candidates = [package / "model_repository", package.parent / "model_repository"]
+    for candidate in candidates:
+        if (candidate / MODEL / "config.pbtxt").is_file():
+            return candidate
+    raise RepositoryError(
+        f"The shipped model repository is neither {candidates[0]} nor {candidates[1]}: reinstall mtserve, "
+        "or name a repository with --repository."
+    )
+
+
+def write_model(
+    out_dir: Path | str,
+    name: str = MODEL,
+    weights_dir: Path | str | None = None,
+    parameters: Mapping[str, str] | None = None,
+    config: str = "cpu",
+    source: Path | str | None = None,
+) -> Path:
+    """Write `<out_dir>/<name>/{config.pbtxt, 1/model.py}` and return that folder.
+
+    `config` names the variant to start from: "cpu" is the model's config.pbtxt, any other one
+    configs/<config>.pbtxt. `weights_dir` becomes the parameter model_dir; without it the weights are those
+    of the source model. `source` is the repository to start from; default: the shipped one. Existing files
+    are replaced.
+    """
+    model = (Path(source) if source is not None else shipped()) / MODEL
+    template = _template(model, config)
+    message = _parse(template)
+    if "model_dir" in (parameters or {}):
+        raise RepositoryError("model_dir is set by naming the weights' folder (--weights DIR), not as a parameter.")
+    for key, value in (parameters or {}).items():
+        message.parameters[key].string_value = value
+    read_knobs(_strings(message))
+    # An absolute path in any case: the copy of model.py has no weights/ beside it.
+    weights = Path(weights_dir).resolve() if weights_dir is not None else _weights_folder(model, message)
+    message.parameters["model_dir"].string_value = str(weights)
+    message.name = name
+
+    folder = Path(out_dir) / name
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(model / "1" / "model.py", folder / "1" / "model.py")
+    heading = f"# Composed by mtserve from {template}, where every line is explained.\n"
+    (folder / "config.pbtxt").write_text(heading + _text(message), encoding="utf-8")
+    return folder
+
+
+def parse_settings(settings: list[str]) -> dict[str, str]:
+    """`KEY=VALUE` words as a dictionary."""
+    found: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise RepositoryError(f"'{setting}' is not KEY=VALUE, as in cache_mode=device.")
+        if key in found:
+            raise RepositoryError(f"{key} is set twice: {found[key]} and {value}.")
+        found[key] = value
+    return found
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """What a model's folder says about it, as far as `mtserve doctor` cares."""
+
+    name: str
+    on_gpu: bool
+    parameters: dict[str, str]
+    weights: Path
+
+
+def read_model(folder: Path, config: str = "cpu") -> ModelSummary:
+    """Read a model of a repository. Raises RepositoryError."""
+    message = _parse(_template(folder, config))
+    return ModelSummary(
+        name=folder.name,
+        on_gpu=any(group.Kind.Name(group.kind) == "KIND_GPU" for group in message.instance_group),
+        parameters=_strings(message),
+        weights=_weights_folder(folder, message),
+    )
+
+
+def read_knobs(parameters: Mapping[str, str]) -> "Config":
+    """The parameters as the model itself will read them. Raises RepositoryError naming every wrong one."""
+    # Imported here: `mtserve doctor` must be able to say that pydantic is missing.
+    from mtserve_backend.config import Config, ConfigError
+
+    try:
+        return Config.from_parameters(parameters)
+    except ConfigError as error:
+        raise RepositoryError(f"The model's parameters are wrong: {error}") from error
+
+
+def _weights_folder(model: Path, message: Any) -> Path:
+    """Where a model looks for its weights: model_dir, which starts beside model.py; weights/ when empty."""
+    return (model / "1" / (_strings(message).get("model_dir") or "weights")).resolve()
+
+
+def _strings(message: Any) -> dict[str, str]:
+    return {key: parameter.string_value for key, parameter in message.parameters.items()}
+
+
+def _template(model: Path, config: str) -> Path:
+    path = model / "config.pbtxt" if config == "cpu" else model / "configs" / f"{config}.pbtxt"
+    if not path.is_file():
+        others = sorted(other.stem for other in (model / "configs").glob("*.pbtxt"))
+        raise RepositoryError(f"There is no configuration '{config}' ({path}): there are cpu, {', '.join(others)}.")
+    return path
+
+
+def _parse(path: Path) -> Any:
+    """A config.pbtxt as Triton's own ModelConfig message. Any: protobuf makes its classes at run time."""
+    model_config, text_format = _protobuf()
+    try:
+        return text_format.Parse(path.read_text(encoding="utf-8"), model_config.ModelConfig())
+    except text_format.ParseError as error:
+        raise RepositoryError(f"{path} is not a valid model configuration: {error}") from error
+
+
+def _text(message: Any) -> str:
+    _, text_format = _protobuf()
+    return str(text_format.MessageToString(message))
+
+
+def _protobuf() -> tuple[Any, Any]:
+    # Imported here: the server's own environment, which imports this package, need not have tritonclient.
+    try:
+        from google.protobuf import text_format  # type: ignore[import-untyped]
+        from tritonclient.grpc import model_config_pb2
+    except ImportError as error:
+        raise RepositoryError(
+            f"Reading a model configuration needs tritonclient and protobuf ({error.name} is missing): "
+            "`pip install 'mtserve[server]'`, or edit a copy of model_repository/ by hand."
+        ) from error
+    return model_config_pb2, text_format

@@ -1,0 +1,83 @@
+"""The engine's thread: an inbox in front of it, upkeep when there is nothing to do, a bounded end."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from mtserve_backend.engine import Engine
+from mtserve_backend.ranking import Code, Outcome, RankRequest, RequestError
+from mtserve_backend.transfer.streams import WaitTimeout
+
+log = logging.getLogger(__name__)
+
+# While transfers are under way their completions are looked for this often; otherwise the thread sleeps.
+BUSY_UPKEEP_S = 0.005
+IDLE_UPKEEP_S = 1.0
+
+Batch = tuple[Sequence[RankRequest], "Future[list[Outcome]]"]
+
+
+class RankingService:
+    """`rank` may be called by any thread; the engine is touched by one."""
+
+    def __init__(self, engine: Engine, request_timeout_s: float) -> None:
+        self.engine = engine
+        self._timeout_s = request_timeout_s
+        self._inbox: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="mtserve-engine", daemon=True)
+        self._thread.start()
+
+    def rank(self, requests: Sequence[RankRequest]) -> list[Outcome]:
+        """Answer a batch; outcome i belongs to request i. Past the deadline every request is UNAVAILABLE."""
+        if self._closed or not self._thread.is_alive():
+            return self._unavailable(requests, "the engine is not running")
+        future: Future[list[Outcome]] = Future()
+        self._inbox.put((requests, future))
+        try:
+            return future.result(self._timeout_s)
+        except FutureTimeout:
+            future.cancel()
+            return self._unavailable(requests, f"the engine did not answer within {self._timeout_s:g} s")
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what was accepted, stop the streams. Logs what does not stop within `timeout_s`, and returns."""
+        self._closed = True
+        self._inbox.put(None)
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            log.error("the engine was still at work after %g s and is left behind", timeout_s)
+            return
+        try:
+            self.engine.close(timeout_s)
+        except WaitTimeout as error:
+            log.error("%s; it is left behind", error)
+
+    def _run(self) -> None:
+        while True:
+            busy = bool(self.engine.manager.tasks)
+            try:
+                batch = self._inbox.get(timeout=BUSY_UPKEEP_S if busy else IDLE_UPKEEP_S)
+            except queue.Empty:
+                self.engine.upkeep()
+                continue
+            if batch is None:
+                return
+            requests, future = batch
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(self.engine.serve(requests))
+            except BaseException as error:
+                log.exception("the engine failed; it takes no more requests")
+                future.set_exception(error)
+                raise
+
+    @staticmethod
+    def _unavailable(requests: Sequence[RankRequest], why: str) -> list[Outcome]:
+        return [RequestError(Code.UNAVAILABLE, f"{why}; it is safe to send the request again") for _ in requests]

@@ -1,0 +1,1 @@
+"""Triton's face: requests in, responses out. The only room that imports the Python backend's utilities."""

@@ -1,0 +1,88 @@
+"""Triton requests to `RankRequest`s and outcomes to Triton responses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
+
+from mtserve_backend.cache.history import Tokens
+from mtserve_backend.cache.records import User
+from mtserve_backend.ranking import Code, Outcome, RankRequest, RequestError
+
+INPUTS: dict[str, type[np.signedinteger[Any]]] = {
+    "HISTORY_ITEMS": np.int64,
+    "HISTORY_ACTIONS": np.int32,
+    "HISTORY_START": np.int64,
+    "CANDIDATES": np.int64,
+}
+MAX_USER_CHARACTERS = 128
+
+_CODES = {
+    Code.INVALID_ARG: pb_utils.TritonError.INVALID_ARG,
+    Code.NOT_FOUND: pb_utils.TritonError.NOT_FOUND,
+    Code.UNAVAILABLE: pb_utils.TritonError.UNAVAILABLE,
+    Code.INTERNAL: pb_utils.TritonError.INTERNAL,
+}
+
+
+def parse(request: Any) -> RankRequest:
+    """Raises `RequestError`. What is returned owns its memory: a request's tensors die with `execute`."""
+    inputs = {name: _vector(request, name, dtype) for name, dtype in INPUTS.items()}
+    start = inputs["HISTORY_START"]
+    if len(start) != 1:
+        raise RequestError(Code.INVALID_ARG, f"HISTORY_START has {len(start)} values; it is one position, shape [1, 1]")
+    tokens = Tokens(int(start[0]), inputs["HISTORY_ITEMS"], inputs["HISTORY_ACTIONS"].astype(np.int32, copy=False))
+    return RankRequest(_user(request), tokens, inputs["CANDIDATES"], _top_k(request))
+
+
+def respond(outcome: Outcome) -> Any:
+    """An `InferenceResponse`, per docs/protocol.md."""
+    if isinstance(outcome, RequestError):
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(outcome), _CODES[outcome.code]))
+    cache = outcome.cache
+    info = [cache.device, cache.host, cache.recomputed, cache.new, cache.history_length]
+    return pb_utils.InferenceResponse(
+        output_tensors=[
+            pb_utils.Tensor("SCORES", outcome.scores[np.newaxis]),
+            pb_utils.Tensor("RANKING", outcome.ranking[np.newaxis]),
+            pb_utils.Tensor("CACHE_INFO", np.array([info], dtype=np.int32)),
+        ]
+    )
+
+
+def _vector(request: Any, name: str, dtype: type[np.signedinteger[Any]]) -> npt.NDArray[np.int64]:
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    if tensor is None:
+        raise RequestError(Code.INVALID_ARG, f"input {name} is missing; an empty one has shape [1, 0]")
+    array = tensor.as_numpy()
+    if array.dtype != dtype:
+        raise RequestError(Code.INVALID_ARG, f"{name} is {array.dtype}; it must be {np.dtype(dtype)}")
+    if array.ndim != 2 or array.shape[0] != 1:
+        raise RequestError(Code.INVALID_ARG, f"{name} has shape {list(array.shape)}; it must be [1, n]")
+    return np.array(array[0])
+
+
+def _user(request: Any) -> User:
+    """The correlation ID. 0 and "" are what a server's own warm-up carries: nobody, and nothing is kept."""
+    user = request.correlation_id()
+    if isinstance(user, str) and len(user) > MAX_USER_CHARACTERS:
+        raise RequestError(
+            Code.INVALID_ARG, f"the user's ID has {len(user)} characters; at most {MAX_USER_CHARACTERS} are accepted"
+        )
+    return user or None
+
+
+def _top_k(request: Any) -> int | None:
+    parameters = json.loads(request.parameters() or "{}")
+    if "top_k" not in parameters:
+        return None
+    top_k = parameters["top_k"]
+    if isinstance(top_k, str) and top_k.lstrip("-").isdigit():
+        top_k = int(top_k)
+    if not isinstance(top_k, int) or isinstance(top_k, bool):
+        raise RequestError(Code.INVALID_ARG, f"top_k is {top_k!r}; it must be a whole number")
+    return top_k

@@ -1,0 +1,126 @@
+"""From knobs and a model folder to a running engine, and the lines that say what was built."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mtserve_backend.admission import Admission
+from mtserve_backend.cache.manager import CacheManager
+from mtserve_backend.cache.records import Geometry
+from mtserve_backend.config import Config, ConfigError
+from mtserve_backend.engine import Engine, Streams
+from mtserve_backend.kernels.layout import KVShape
+from mtserve_backend.models import weights
+from mtserve_backend.models.contract import Reuse
+from mtserve_backend.sizes import Size
+from mtserve_backend.transfer.completions import CompletionQueue
+from mtserve_backend.transfer.offload import Offloader
+from mtserve_backend.transfer.onload import Onloader
+from mtserve_backend.transfer.pools import Pools
+from mtserve_backend.transfer.streams import CpuStream
+
+log = logging.getLogger(__name__)
+
+
+def build_engine(config: Config, model_folder: Path, device: torch.device | None = None) -> Engine:
+    """Raises `ConfigError`, `ModelConfigError`, `WeightsError` or `PoolError`."""
+    device = device or torch.device("cpu")
+    if device.type != "cpu":
+        raise ConfigError(
+            f"this release computes on the CPU; the instance asks for {device}: use instance kind KIND_CPU"
+        )
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    loaded = weights.load(model_folder, device)
+    model = loaded.model
+    reuse, reason = model.declaration.reuse()
+    mode = config.cache_mode if reuse is Reuse.EXACT else "recompute"
+    dtype = torch.float32
+    geometry = plan_geometry(config, mode, model.kv_shape, dtype)
+    pools = Pools.allocate(geometry, model.kv_shape, device, dtype)
+    streams = Streams(
+        *(CpuStream(name, config.transfer_timeout_s) for name in ("compute", "onload", "scatter", "offload"))
+    )
+    completions = CompletionQueue()
+    manager = CacheManager(
+        geometry, model.window.start, config.offload_quota_tokens, Size.parse(config.user_log).amount
+    )
+    oov_item = model.config.oov_item if config.unknown_items == "oov" else None
+    if config.unknown_items == "oov" and oov_item is None:
+        raise ConfigError("unknown_items is 'oov', but the model's config.json declares no oov_item")
+    admission = Admission(
+        items=model.config.items,
+        actions=model.config.actions,
+        oov_item=oov_item,
+        max_events=config.max_events,
+        max_candidates=config.max_candidates,
+        history_needed=model.scores_last_row,
+    )
+    log.info(
+        "model %s: %s, digest %s; states are %s (%s)", loaded.folder, model.config, loaded.digest, reuse.value, reason
+    )
+    _log_environment(device)
+    _log_pools(mode, geometry, pools)
+    return Engine(
+        model=model,
+        admission=admission,
+        manager=manager,
+        pools=pools,
+        streams=streams,
+        completions=completions,
+        onloader=Onloader(pools, streams.onload, streams.scatter, completions),
+        offloader=Offloader(pools, streams.offload, completions),
+        pass_tokens=config.pass_tokens,
+        transfer_timeout_s=config.transfer_timeout_s,
+    )
+
+
+def plan_geometry(config: Config, mode: str, kv: KVShape, dtype: torch.dtype) -> Geometry:
+    """Sizes in slots. Raises `ConfigError` if a pool that the mode needs would be empty."""
+    token_bytes = kv.values_per_token * dtype.itemsize
+
+    def slots(knob: str, slot_tokens: int, needed: bool) -> int:
+        if not needed:
+            return 0
+        text = getattr(config, knob)
+        count = Size.parse(text).slots(slot_tokens, config.page_tokens, config.chunk_tokens, token_bytes)
+        if count < 1 and knob != "onload_buffer":
+            raise ConfigError(
+                f"{knob} is {text}, less than one slot of {slot_tokens} tokens ({slot_tokens * token_bytes:,} bytes)"
+            )
+        return count
+
+    return Geometry(
+        page_tokens=config.page_tokens,
+        chunk_tokens=config.chunk_tokens,
+        device_pages=slots("device_cache", config.page_tokens, mode != "recompute"),
+        onload_pages=slots("onload_buffer", config.page_tokens, mode == "hierarchical"),
+        host_chunks=slots("host_cache", config.chunk_tokens, mode == "hierarchical"),
+    )
+
+
+def _log_environment(device: torch.device) -> None:
+    log.info(
+        "python %s (%s), torch %s, numpy %s, device %s, %d compute threads",
+        platform.python_version(), sys.executable or sys.prefix, torch.__version__, np.__version__, device,
+        torch.get_num_threads(),
+    )  # fmt: skip
+
+
+def _log_pools(mode: str, geometry: Geometry, pools: Pools) -> None:
+    pages = geometry.device_pages + geometry.onload_pages
+    page_bytes = pools.device_bytes // pages if pages else 0
+    log.info(
+        "cache mode %s: device %d pages (%d tokens, %d bytes), onload buffer %d pages (%d tokens, %d bytes), "
+        "host %d chunks (%d tokens, %d bytes)",
+        mode,
+        geometry.device_pages, geometry.device_pages * geometry.page_tokens, geometry.device_pages * page_bytes,
+        geometry.onload_pages, geometry.onload_pages * geometry.page_tokens, geometry.onload_pages * page_bytes,
+        geometry.host_chunks, geometry.host_chunks * geometry.chunk_tokens, pools.host_bytes,
+    )  # fmt: skip

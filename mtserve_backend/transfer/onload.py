@@ -1,0 +1,105 @@
+"""Host to device, layer by layer; then, behind the compute, from the onload buffer to primary pages.
+
+Sources: MTServe sections 4.2 and 4.4. The load of layer l is one event, and all that attention in layer l waits for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from mtserve_backend.cache.records import OnloadTask
+from mtserve_backend.kernels import copies
+from mtserve_backend.transfer.completions import Completion, CompletionQueue
+from mtserve_backend.transfer.pools import Pools
+from mtserve_backend.transfer.streams import Event, Stream, StreamBroken
+
+log = logging.getLogger(__name__)
+
+
+class OnloadFailed(RuntimeError):
+    """Some users' keys did not arrive; `tasks` are theirs. Nothing that was computed from them may be used."""
+
+    def __init__(self, tasks: Sequence[OnloadTask]) -> None:
+        super().__init__(f"{len(tasks)} onload tasks failed or did not finish in time")
+        self.tasks = tuple(tasks)
+
+
+@dataclass(eq=False)
+class OnloadHandle:
+    """One task on its way. `failed` is written by the copying threads before the event that follows it."""
+
+    task: OnloadTask
+    layers: list[Event] = field(default_factory=list)
+    failed: bool = False
+    scattering: bool = False
+
+    def arrived(self, layer: int) -> bool:
+        return layer < len(self.layers) and self.layers[layer].done and not self.failed
+
+
+class Onloader:
+    """Submits loads to the onload stream and scatters to the scatter stream."""
+
+    def __init__(self, pools: Pools, onload: Stream, scatter: Stream, completions: CompletionQueue) -> None:
+        self._pools = pools
+        self._onload = onload
+        self._scatter = scatter
+        self._completions = completions
+
+    def load(self, tasks: Sequence[OnloadTask], after: Event | None) -> list[OnloadHandle]:
+        """Start loading: layer 0 of every task first, then layer 1, ...
+
+        `after` is the last use of the pages loaded into. Never raises: a load that cannot be started is failed.
+        """
+        handles = [OnloadHandle(task) for task in tasks]
+        try:
+            if after is not None:
+                self._onload.wait(after)
+            for layer in range(self._pools.device.shape[0]):
+                for handle in handles:
+                    self._onload.submit(self._guarded(handle, partial(self._load_layer, handle.task, layer)))
+                    handle.layers.append(self._onload.record())
+        except StreamBroken:
+            for handle in handles:
+                handle.failed = True
+        return handles
+
+    def scatter(self, handle: OnloadHandle) -> None:
+        """Start moving the staged pages to primary ones, each layer as it arrives; then report completion."""
+        if handle.scattering:
+            return
+        handle.scattering = True
+        task = handle.task
+        try:
+            for layer, arrived in enumerate(handle.layers):
+                self._scatter.wait(arrived)
+                if len(task.staged):
+                    self._scatter.submit(self._guarded(handle, partial(self._scatter_layer, task, layer)))
+            self._scatter.submit(lambda: self._completions.put(Completion(task, handle.failed)))
+        except StreamBroken:
+            handle.failed = True
+
+    def _load_layer(self, task: OnloadTask, layer: int) -> None:
+        target = self._pools.device[layer]
+        for run in task.runs:
+            source = self._pools.host[run.chunk, layer, run.first : run.first + len(run.pages)]
+            copies.copy_pages(target, run.pages, source)
+
+    def _scatter_layer(self, task: OnloadTask, layer: int) -> None:
+        copies.scatter_pages(self._pools.device[layer], task.staged, task.primary)
+
+    @staticmethod
+    def _guarded(handle: OnloadHandle, work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            if handle.failed:
+                return
+            try:
+                work()
+            except Exception:
+                log.exception("an onload failed; the user is recomputed")
+                handle.failed = True
+
+        return run

@@ -1,0 +1,134 @@
+"""The scores never depend on what happens to be cached: random visits, evictions, rewrites, batches, sizes."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mtserve_backend.cache.audit import audit
+from mtserve_backend.ranking import RankRequest
+from tests.engine import worlds
+from tests.engine.worlds import History
+
+_FOLDERS = {scoring: Path(tempfile.mkdtemp(prefix="mtserve_lively_")) for scoring in ("target", "next_item")}
+_MODELS = {scoring: worlds.lively_model(folder, scoring) for scoring, folder in _FOLDERS.items()}
+
+geometries = st.fixed_dictionaries(
+    {
+        "page_tokens": st.sampled_from([1, 3, 4, 16]),
+        "chunk_pages": st.sampled_from([1, 2, 5]),
+        "device_pages": st.integers(1, 60),
+        "onload_pages": st.integers(0, 12),
+        "host_chunks": st.integers(1, 30),
+        "pass_tokens": st.sampled_from([16, 40, 1000]),
+        "cache_mode": st.sampled_from(["hierarchical", "hierarchical", "device", "recompute"]),
+    }
+)
+
+
+def rewrite(rng: np.random.Generator, history: History, histories: list[History]) -> History:
+    """What real clients do to histories: mostly grow, sometimes anything else."""
+    kind = rng.choice(["grow", "same", "delete", "replace", "reorder", "shorten", "swap"], p=[0.6, 0.1] + [0.06] * 5)
+    items, actions = history.items.copy(), history.actions.copy()
+    if kind == "grow" or not len(history):
+        more = worlds.random_history(rng, int(rng.integers(0, 25)))
+        items, actions = np.concatenate((items, more.items)), np.concatenate((actions, more.actions))
+    elif kind == "delete":
+        at = int(rng.integers(len(items)))
+        items, actions = np.delete(items, at), np.delete(actions, at)
+    elif kind == "replace":
+        items[rng.integers(len(items))] = rng.integers(worlds.ITEMS)
+    elif kind == "reorder":
+        order = np.arange(len(items))
+        at = rng.integers(len(items), size=2)
+        order[at] = order[at[::-1]]
+        items, actions = items[order], actions[order]
+    elif kind == "shorten":
+        keep = int(rng.integers(0, len(items) + 1))
+        items, actions = items[:keep], actions[:keep]
+    elif kind == "swap":
+        other = histories[int(rng.integers(len(histories)))]
+        items, actions = other.items.copy(), other.actions.copy()
+    return History(items, actions)
+
+
+def run_random_visits(geometry: dict[str, object], scoring: str, seed: int, rounds: int) -> None:
+    rng = np.random.default_rng(seed)
+    model, users = _MODELS[scoring], int(rng.integers(1, 6))
+    page = int(geometry["page_tokens"])
+    engine = worlds.engine(
+        _FOLDERS[scoring],
+        page_tokens=page,
+        chunk_tokens=page * int(geometry["chunk_pages"]),
+        device_cache=f"{geometry['device_pages']} pages",
+        onload_buffer=f"{geometry['onload_pages']} pages",
+        host_cache=f"{geometry['host_chunks']} chunks",
+        pass_tokens=geometry["pass_tokens"],
+        cache_mode=geometry["cache_mode"],
+    )
+    histories = [worlds.random_history(rng, int(rng.integers(0, 40))) for _ in range(users)]
+    known: dict[int, History] = {}
+    try:
+        for _ in range(rounds):
+            batch: list[RankRequest] = []
+            expected = []
+            for _ in range(int(rng.integers(1, 6))):
+                user = int(rng.integers(users))
+                previous = known.get(user)
+                history = histories[user] = rewrite(rng, histories[user], histories)
+                count = int(rng.choice([0, 6, 9, 12])) if len(history) or not model.scores_last_row else 0
+                candidates = rng.integers(0, worlds.ITEMS, count)
+                start = 0
+                if previous is not None and rng.random() < 0.5:
+                    start = int(rng.integers(0, agreement(previous, history) + 1))
+                batch.append(worlds.request(user + 1, history, candidates, start))
+                expected.append((history, candidates))
+                known[user] = history
+            outcomes = engine.serve(batch)
+            for outcome, (history, candidates) in zip(outcomes, expected, strict=True):
+                scores = np.zeros((0, len(model.tasks)), dtype=np.float32)
+                if len(candidates):
+                    scores = worlds.reference(model, history, candidates)
+                answer = worlds.assert_scores(outcome, scores)
+                info, window = answer.cache, len(history) - model.window.start(len(history))
+                assert info.device + info.host + info.recomputed + info.new == window
+                assert info.history_length == len(history)
+            audit(engine.manager)
+    finally:
+        engine.close(10)
+    for completion in engine._completions.drain():
+        engine._complete(completion)
+    audit(engine.manager)
+    assert not engine.manager.tasks
+
+
+def agreement(a: History, b: History) -> int:
+    """Tokens the two histories begin with in common, counted from the start of the window the server keeps."""
+    count = min(len(a), len(b))
+    differs = np.nonzero((a.items[:count] != b.items[:count]) | (a.actions[:count] != b.actions[:count]))[0]
+    common = int(differs[0]) if len(differs) else count
+    window = _MODELS["target"].window
+    # Past a window shift backwards the server has forgotten tokens it would need: a real client is told so.
+    return common if window.start(len(b)) >= window.start(len(a)) else 0
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(geometry=geometries, scoring=st.sampled_from(["target", "next_item"]), seed=st.integers(0, 2**32))
+def test_scores_equal_a_dense_recompute_whatever_is_cached(
+    geometry: dict[str, object], scoring: str, seed: int
+) -> None:
+    run_random_visits(geometry, scoring, seed, rounds=12)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(geometry=geometries, scoring=st.sampled_from(["target", "next_item"]), seed=st.integers(0, 2**32))
+def test_scores_equal_a_dense_recompute_whatever_is_cached_at_length(
+    geometry: dict[str, object], scoring: str, seed: int
+) -> None:
+    run_random_visits(geometry, scoring, seed, rounds=25)

@@ -1,0 +1,260 @@
+"""Every failure ends in a recompute or in an error for the one request, never in a wrong score."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mtserve_backend.cache.records import OnloadTask
+from mtserve_backend.engine import Engine
+from mtserve_backend.models.contract import Attention
+from mtserve_backend.models.hstu import HSTU
+from mtserve_backend.ranking import Code, RankAnswer, RequestError
+from tests.engine import worlds
+from tests.engine.test_batches import CANDIDATES, grown, settle
+from tests.engine.worlds import History
+
+Lively = tuple[HSTU, Path]
+StartEngine = Callable[..., Engine]
+
+
+def evicted_users(engine: Engine, count: int = 2) -> dict[int, History]:
+    """Users of 32 tokens that are whole on the host and, all but the last, gone from a device of 12 pages."""
+    rng = np.random.default_rng(1)
+    histories = {user: worlds.random_history(rng, 32) for user in range(1, count + 1)}
+    for user, history in histories.items():
+        engine.serve([worlds.request(user, history, CANDIDATES)])
+        settle(engine)
+    return histories
+
+
+def check(engine: Engine, model: HSTU, histories: dict[int, History]) -> list[RankAnswer]:
+    outcomes = engine.serve([worlds.request(user, history, CANDIDATES) for user, history in histories.items()])
+    return [
+        worlds.assert_scores(outcome, worlds.reference(model, history, CANDIDATES))
+        for outcome, history in zip(outcomes, histories.values(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("stage", ["_load_layer", "_scatter_layer"])
+def test_a_failed_load_is_never_counted_as_loaded(
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch, layer: int, stage: str
+) -> None:
+    model, folder = lively
+    engine = start_engine(folder, device_cache="20 pages")
+    histories = evicted_users(engine, 3)
+    original = getattr(engine._onloader, stage)
+
+    def failing(task: Any, at: int) -> None:
+        if at == layer and task.record.user == 1:
+            raise OSError("the bus is on fire")
+        original(task, at)
+
+    monkeypatch.setattr(engine._onloader, stage, failing)
+    answers = check(engine, model, histories)
+    if stage == "_load_layer":
+        assert answers[0].cache.host == 0
+        assert answers[0].cache.recomputed == 32
+    settle(engine)
+    assert engine.manager.counters.onload_failures == 1
+    monkeypatch.undo()
+    for _ in range(3):
+        check(engine, model, histories)
+
+
+def test_a_load_that_never_arrives_is_given_up_and_its_pages_stay_held(
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder = lively
+    engine = start_engine(folder, device_cache="20 pages", transfer_timeout_s=0.2)
+    histories = evicted_users(engine, 3)
+    stuck, original = threading.Event(), engine._onloader._load_layer
+
+    def slow(task: Any, layer: int) -> None:
+        stuck.wait(30)
+        original(task, layer)
+
+    monkeypatch.setattr(engine._onloader, "_load_layer", slow)
+    begin = time.monotonic()
+    answers = check(engine, model, {1: histories[1]})
+    assert time.monotonic() - begin < 10
+    assert answers[0].cache.recomputed == 32
+    (task,) = (task for task in engine.manager.tasks if isinstance(task, OnloadTask))
+    assert all(engine.manager.tiers.chunks.references(int(chunk)) for chunk in task.held_chunks)
+    check(engine, model, {3: histories[3]})
+    stuck.set()
+    settle(engine)
+    monkeypatch.undo()
+    check(engine, model, histories)
+
+
+def test_pages_under_a_slow_offload_are_not_handed_out(
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder = lively
+    engine = start_engine(folder, device_cache="12 pages")
+    hold, original = threading.Event(), engine._offloader._copy
+
+    def slow(task: Any) -> None:
+        assert hold.wait(30)
+        original(task)
+
+    monkeypatch.setattr(engine._offloader, "_copy", slow)
+    rng = np.random.default_rng(3)
+    first, second = worlds.random_history(rng, 32), worlds.random_history(rng, 16)
+    engine.serve([worlds.request(1, first, CANDIDATES)])
+    (task,) = engine.manager.tasks
+    held = set(task.held_pages.tolist())
+    threading.Timer(0.3, hold.set).start()
+    check(engine, model, {2: second})
+    record = engine.manager.users.get(2)
+    assert record is not None
+    assert hold.is_set() or not held & set(record.pages.tolist())
+    settle(engine)
+    check(engine, model, {1: first, 2: second})
+
+
+@pytest.mark.parametrize("change", ["cut inside", "cut at the start", "grow"])
+def test_a_history_rewritten_under_a_slow_offload(
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Another history's bytes must never be taken for this one's, nor pages written while they are being read."""
+    model, folder = lively
+    engine = start_engine(folder, device_cache="30 pages")
+    hold, original = threading.Event(), engine._offloader._copy
+
+    def slow(task: Any) -> None:
+        assert hold.wait(30)
+        before = engine._pools.device[:, torch.from_numpy(task.held_pages)].clone()
+        original(task)
+        assert torch.equal(before, engine._pools.device[:, torch.from_numpy(task.held_pages)])
+
+    monkeypatch.setattr(engine._offloader, "_copy", slow)
+    rng = np.random.default_rng(4)
+    history = worlds.random_history(rng, 32)
+    check(engine, model, {1: history})
+    kept = {"cut inside": 13, "cut at the start": 0, "grow": 32}[change]
+    rewritten = grown(rng, History(history.items[:kept], history.actions[:kept]), 30)
+    check(engine, model, {1: rewritten})
+    hold.set()
+    settle(engine)
+    check(engine, model, {user: worlds.random_history(rng, 40) for user in (2, 3)})
+    settle(engine)
+    check(engine, model, {1: rewritten})
+
+
+def test_a_failed_offload_loses_no_score(
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder = lively
+    engine = start_engine(folder, device_cache="12 pages")
+
+    def failing(task: Any) -> None:
+        raise OSError("no space left on the bus")
+
+    monkeypatch.setattr(engine._offloader, "_copy", failing)
+    rng = np.random.default_rng(5)
+    histories = {user: worlds.random_history(rng, 32) for user in (1, 2)}
+    for user, history in histories.items():
+        check(engine, model, {user: history})
+        with pytest.raises(AssertionError):
+            settle_within(engine, 0.3)
+    monkeypatch.undo()
+    settle(engine)
+    assert engine.manager.counters.offload_failures >= 2
+    check(engine, model, histories)
+
+
+def settle_within(engine: Engine, seconds: float) -> None:
+    """As `settle`, for an engine whose transfers may be tried for ever."""
+    deadline = time.monotonic() + seconds
+    while engine.manager.tasks:
+        assert time.monotonic() < deadline, "still at it"
+        engine.upkeep()
+
+
+def test_one_request_that_cannot_be_computed_fails_alone(
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder = lively
+    engine = start_engine(folder)
+    rng = np.random.default_rng(6)
+    histories = {user: worlds.random_history(rng, 20 + user) for user in (1, 2, 3)}
+    original = engine.model.encode
+
+    def failing(x: torch.Tensor, attention: Attention) -> torch.Tensor:
+        segments = [segment for segment, _, _ in attention._placements]  # type: ignore[attr-defined]
+        if any(segment.length == 22 for segment in segments):
+            raise RuntimeError("not this one")
+        return original(x, attention)
+
+    monkeypatch.setattr(engine.model, "encode", failing)
+    outcomes = engine.serve([worlds.request(user, history, CANDIDATES) for user, history in histories.items()])
+    bad = outcomes.pop(1)
+    assert isinstance(bad, RequestError)
+    assert bad.code is Code.INTERNAL
+    for outcome, history in zip(outcomes, (histories[1], histories[3]), strict=True):
+        worlds.assert_scores(outcome, worlds.reference(model, history, CANDIDATES))
+    monkeypatch.undo()
+    check(engine, model, histories)
+
+
+@pytest.mark.parametrize("name", ["onload", "scatter", "offload"])
+def test_a_dead_transfer_stream_is_noticed_and_survived(lively: Lively, tmp_path: Path, name: str) -> None:
+    model, folder = lively
+    engine = worlds.engine(folder, device_cache="20 pages", transfer_timeout_s=0.2)
+    histories = evicted_users(engine, 3)
+    assert engine.broken is None
+
+    def die() -> None:
+        raise SystemExit("killed")
+
+    getattr(engine.streams, name).submit(die)
+    for _ in range(3):
+        check(engine, model, histories)
+    assert engine.broken is not None
+    assert name in engine.broken
+    engine.close(5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_slow_streams_change_nothing_but_time(
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    model, folder = lively
+    rng = np.random.default_rng(seed)
+    engine = start_engine(folder, device_cache="26 pages", onload_buffer=f"{rng.integers(0, 20)} pages")
+    delays = np.random.default_rng(seed)
+
+    def slowed(work: Callable[..., None]) -> Callable[..., None]:
+        def run(*arguments: Any) -> None:
+            time.sleep(float(delays.choice([0.0, 0.0, 0.004, 0.02])))
+            work(*arguments)
+
+        return run
+
+    for owner, stage in (
+        (engine._onloader, "_load_layer"),
+        (engine._onloader, "_scatter_layer"),
+        (engine._offloader, "_copy"),
+    ):
+        monkeypatch.setattr(owner, stage, slowed(getattr(owner, stage)))
+    histories = {user: worlds.random_history(rng, int(rng.integers(1, 50))) for user in range(1, 7)}
+    for _ in range(25):
+        users = rng.choice(list(histories), size=3, replace=False).tolist()
+        for user in users:
+            history = histories[user]
+            if rng.random() < 0.2:
+                keep = int(rng.integers(0, len(history) + 1))
+                history = History(history.items[:keep], history.actions[:keep])
+            histories[user] = grown(rng, history, int(rng.integers(1, 6)))
+        check(engine, model, {user: histories[user] for user in users})
+    settle(engine)
