@@ -22,7 +22,7 @@ class BuildWithRepository(build_py):
             shutil.copytree(
                 Path(__file__).parent / "model_repository",
                 target,
-                ignore=shutil.ignore_patterns("__pycache__", "weights"),
+                ignore=shutil.ignore_patterns("__pycache__"),
             )
 
 

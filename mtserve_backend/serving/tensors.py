@@ -19,14 +19,6 @@ INPUTS: dict[str, type[np.signedinteger[Any]]] = {
     "HISTORY_START": np.int64,
     "CANDIDATES": np.int64,
 }
-MAX_USER_CHARACTERS = 128
-
-_CODES = {
-    Code.INVALID_ARG: pb_utils.TritonError.INVALID_ARG,
-    Code.NOT_FOUND: pb_utils.TritonError.NOT_FOUND,
-    Code.UNAVAILABLE: pb_utils.TritonError.UNAVAILABLE,
-    Code.INTERNAL: pb_utils.TritonError.INTERNAL,
-}
 
 
 def parse(request: Any) -> RankRequest:
@@ -42,7 +34,9 @@ def parse(request: Any) -> RankRequest:
 def respond(outcome: Outcome) -> Any:
     """An `InferenceResponse`, per docs/protocol.md."""
     if isinstance(outcome, RequestError):
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(outcome), _CODES[outcome.code]))
+        # Looked up now: the stub adds TritonError to the module only after model.py has been imported.
+        code = getattr(pb_utils.TritonError, outcome.code.value)
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(outcome), code))
     cache = outcome.cache
     info = [cache.device, cache.host, cache.recomputed, cache.new, cache.history_length]
     return pb_utils.InferenceResponse(
@@ -68,11 +62,7 @@ def _vector(request: Any, name: str, dtype: type[np.signedinteger[Any]]) -> npt.
 
 def _user(request: Any) -> User:
     """The correlation ID. 0 and "" are what a server's own warm-up carries: nobody, and nothing is kept."""
-    user = request.correlation_id()
-    if isinstance(user, str) and len(user) > MAX_USER_CHARACTERS:
-        raise RequestError(
-            Code.INVALID_ARG, f"the user's ID has {len(user)} characters; at most {MAX_USER_CHARACTERS} are accepted"
-        )
+    user: User = request.correlation_id()
     return user or None
 
 
