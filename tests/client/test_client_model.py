@@ -121,12 +121,8 @@ class Scenarios(RuleBasedStateMachine):
             self.resume(call, ServerUnavailable("lost"))
         self.finish(call)
 
-    @rule(
-        tails=st.tuples(TOKENS, TOKENS), keep=KEEP, order=st.tuples(*[st.booleans()] * 2), lost=st.booleans()
-    )
-    def two_calls_at_once(
-        self, tails: tuple[Tokens, Tokens], keep: int, order: tuple[bool, bool], lost: bool
-    ) -> None:
+    @rule(tails=st.tuples(TOKENS, TOKENS), keep=KEEP, order=st.tuples(*[st.booleans()] * 2), lost=st.booleans())
+    def two_calls_at_once(self, tails: tuple[Tokens, Tokens], keep: int, order: tuple[bool, bool], lost: bool) -> None:
         told = self.told
         calls = [self.call(told + tails[0], None), self.call(told[:keep] + tails[1], None)]
         if lost and calls[0] is not None:
