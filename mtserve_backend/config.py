@@ -110,3 +110,9 @@ def knob_table() -> str:
 def weights_folder(config: Config, version_folder: Path) -> Path:
     """Where the model's weights are. A relative `model_dir` starts at the model's version folder."""
     return version_folder / (config.model_dir or "weights")
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(knob_table() + "\n")
