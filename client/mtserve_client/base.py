@@ -82,7 +82,7 @@ class BaseClient:
         user_id: UserId,
         history: EventsLike | None,
         new_events: EventsLike | None,
-        candidates: CandidatesLike,
+        candidates: CandidatesLike | None,
         top_k: int | None,
         timeout_s: float | None,
     ) -> Exchange:
@@ -93,6 +93,8 @@ class BaseClient:
             raise InvalidRequest(
                 "pass exactly one of history= (the whole history) and new_events= (those since the last call)"
             )
+        if candidates is None:
+            raise InvalidRequest("pass the candidates to score; without any, warm() prepares the user")
         query = Query(
             check_user(user_id),
             None if history is None else Events.of(history),

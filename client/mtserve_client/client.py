@@ -28,10 +28,10 @@ class RankingClient(BaseClient):
         self,
         user_id: UserId,
         history: EventsLike | None = None,
-        *,
-        candidates: CandidatesLike,
-        new_events: EventsLike | None = None,
+        candidates: CandidatesLike | None = None,
         top_k: int | None = None,
+        *,
+        new_events: EventsLike | None = None,
         timeout_s: float | None = None,
     ) -> Ranking:
         """Score candidates for a user. Exactly one of `history` and `new_events` is given.
