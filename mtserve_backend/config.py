@@ -49,6 +49,9 @@ class Config(BaseModel):
     pass_tokens: int = Field(8192, ge=16, description="rows computed at once; longer work is done in slices")
     max_candidates: int = Field(10_000, ge=1, description="candidates in one request")
     max_events: int = Field(100_000, ge=1, description="history events in one request")
+    zero_on_free: bool = Field(
+        False, description="overwrite pages and chunks as they become free, and transient buffers after use"
+    )
     unknown_items: Literal["error", "oov"] = Field(
         "error", description="an item ID outside the vocabulary is an error, or the model's out-of-vocabulary row"
     )

@@ -19,6 +19,7 @@ from mtserve_backend.engine import Engine, Streams
 from mtserve_backend.kernels.layout import KVShape
 from mtserve_backend.models import weights
 from mtserve_backend.models.contract import Reuse
+from mtserve_backend.moves import Moves
 from mtserve_backend.sizes import Size
 from mtserve_backend.transfer.completions import CompletionQueue
 from mtserve_backend.transfer.offload import Offloader
@@ -49,7 +50,20 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
     )
     completions = CompletionQueue()
     manager = CacheManager(
-        geometry, model.window.start, config.offload_quota_tokens, Size.parse(config.user_log).amount
+        geometry,
+        model.window.start,
+        config.offload_quota_tokens,
+        Size.parse(config.user_log).amount,
+        note_freed=config.zero_on_free,
+    )
+    moves = Moves(
+        manager,
+        pools,
+        streams.compute,
+        Onloader(pools, streams.onload, streams.scatter, completions),
+        Offloader(pools, streams.offload, completions, zero=config.zero_on_free),
+        completions,
+        config.transfer_timeout_s,
     )
     oov_item = model.config.oov_item if config.unknown_items == "oov" else None
     if config.unknown_items == "oov" and oov_item is None:
@@ -70,14 +84,10 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
     return Engine(
         model=model,
         admission=admission,
-        manager=manager,
+        moves=moves,
         pools=pools,
         streams=streams,
-        completions=completions,
-        onloader=Onloader(pools, streams.onload, streams.scatter, completions),
-        offloader=Offloader(pools, streams.offload, completions),
         pass_tokens=config.pass_tokens,
-        transfer_timeout_s=config.transfer_timeout_s,
     )
 
 

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 class Offloader:
     """Submits tasks to the offload stream."""
 
-    def __init__(self, pools: Pools, offload: Stream, completions: CompletionQueue) -> None:
+    def __init__(self, pools: Pools, offload: Stream, completions: CompletionQueue, zero: bool = False) -> None:
+        self._zero = zero
         self._pools = pools
         self._offload = offload
         self._completions = completions
@@ -57,3 +58,5 @@ class Offloader:
                 target = host[run.chunk, layer, run.first : run.first + count]
                 copies.copy(target, buffer[layer, done : done + count])
             done += count
+        if self._zero:
+            buffer.zero_()

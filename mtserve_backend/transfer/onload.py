@@ -36,8 +36,10 @@ class OnloadHandle:
     failed: bool = False
     scattering: bool = False
 
-    def arrived(self, layer: int) -> bool:
-        return layer < len(self.layers) and self.layers[layer].done and not self.failed
+    @property
+    def arrived(self) -> bool:
+        """Whether every layer is there."""
+        return bool(self.layers) and self.layers[-1].done and not self.failed
 
 
 class Onloader:

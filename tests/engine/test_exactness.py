@@ -101,8 +101,7 @@ def run_random_visits(geometry: dict[str, object], scoring: str, seed: int, roun
             audit(engine.manager)
     finally:
         engine.close(10)
-    for completion in engine._completions.drain():
-        engine._complete(completion)
+    engine.moves.take_in()
     audit(engine.manager)
     assert not engine.manager.tasks
 

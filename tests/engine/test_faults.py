@@ -51,14 +51,14 @@ def test_a_failed_load_is_never_counted_as_loaded(
     model, folder = lively
     engine = start_engine(folder, device_cache="20 pages")
     histories = evicted_users(engine, 3)
-    original = getattr(engine._onloader, stage)
+    original = getattr(engine.moves.onloader, stage)
 
     def failing(task: Any, at: int) -> None:
         if at == layer and task.record.user == 1:
             raise OSError("the bus is on fire")
         original(task, at)
 
-    monkeypatch.setattr(engine._onloader, stage, failing)
+    monkeypatch.setattr(engine.moves.onloader, stage, failing)
     answers = check(engine, model, histories)
     if stage == "_load_layer":
         assert answers[0].cache.host == 0
@@ -76,13 +76,13 @@ def test_a_load_that_never_arrives_is_given_up_and_its_pages_stay_held(
     model, folder = lively
     engine = start_engine(folder, device_cache="20 pages", transfer_timeout_s=0.2)
     histories = evicted_users(engine, 3)
-    stuck, original = threading.Event(), engine._onloader._load_layer
+    stuck, original = threading.Event(), engine.moves.onloader._load_layer
 
     def slow(task: Any, layer: int) -> None:
         stuck.wait(30)
         original(task, layer)
 
-    monkeypatch.setattr(engine._onloader, "_load_layer", slow)
+    monkeypatch.setattr(engine.moves.onloader, "_load_layer", slow)
     begin = time.monotonic()
     answers = check(engine, model, {1: histories[1]})
     assert time.monotonic() - begin < 10
@@ -101,13 +101,13 @@ def test_pages_under_a_slow_offload_are_not_handed_out(
 ) -> None:
     model, folder = lively
     engine = start_engine(folder, device_cache="12 pages")
-    hold, original = threading.Event(), engine._offloader._copy
+    hold, original = threading.Event(), engine.moves.offloader._copy
 
     def slow(task: Any) -> None:
         assert hold.wait(30)
         original(task)
 
-    monkeypatch.setattr(engine._offloader, "_copy", slow)
+    monkeypatch.setattr(engine.moves.offloader, "_copy", slow)
     rng = np.random.default_rng(3)
     first, second = worlds.random_history(rng, 32), worlds.random_history(rng, 16)
     engine.serve([worlds.request(1, first, CANDIDATES)])
@@ -129,7 +129,7 @@ def test_a_history_rewritten_under_a_slow_offload(
     """Another history's bytes must never be taken for this one's, nor pages written while they are being read."""
     model, folder = lively
     engine = start_engine(folder, device_cache="30 pages")
-    hold, original = threading.Event(), engine._offloader._copy
+    hold, original = threading.Event(), engine.moves.offloader._copy
 
     def slow(task: Any) -> None:
         assert hold.wait(30)
@@ -137,7 +137,7 @@ def test_a_history_rewritten_under_a_slow_offload(
         original(task)
         assert torch.equal(before, engine._pools.device[:, torch.from_numpy(task.held_pages)])
 
-    monkeypatch.setattr(engine._offloader, "_copy", slow)
+    monkeypatch.setattr(engine.moves.offloader, "_copy", slow)
     rng = np.random.default_rng(4)
     history = worlds.random_history(rng, 32)
     check(engine, model, {1: history})
@@ -160,7 +160,7 @@ def test_a_failed_offload_loses_no_score(
     def failing(task: Any) -> None:
         raise OSError("no space left on the bus")
 
-    monkeypatch.setattr(engine._offloader, "_copy", failing)
+    monkeypatch.setattr(engine.moves.offloader, "_copy", failing)
     rng = np.random.default_rng(5)
     histories = {user: worlds.random_history(rng, 32) for user in (1, 2)}
     for user, history in histories.items():
@@ -191,8 +191,9 @@ def test_one_request_that_cannot_be_computed_fails_alone(
     original = engine.model.encode
 
     def failing(x: torch.Tensor, attention: Attention) -> torch.Tensor:
-        segments = [segment for segment, _, _ in attention._placements]  # type: ignore[attr-defined]
-        if any(segment.length == 22 for segment in segments):
+        ((_, attend),) = attention.spans()
+        (places,) = attend.args  # type: ignore[attr-defined]
+        if any(place.segment.length == 22 for place in places):
             raise RuntimeError("not this one")
         return original(x, attention)
 
@@ -242,9 +243,9 @@ def test_slow_streams_change_nothing_but_time(
         return run
 
     for owner, stage in (
-        (engine._onloader, "_load_layer"),
-        (engine._onloader, "_scatter_layer"),
-        (engine._offloader, "_copy"),
+        (engine.moves.onloader, "_load_layer"),
+        (engine.moves.onloader, "_scatter_layer"),
+        (engine.moves.offloader, "_copy"),
     ):
         monkeypatch.setattr(owner, stage, slowed(getattr(owner, stage)))
     histories = {user: worlds.random_history(rng, int(rng.integers(1, 50))) for user in range(1, 7)}
