@@ -40,6 +40,11 @@ class Config(BaseModel):
     device_cache: str = Field("1GiB", description="device memory for user states (size)")
     onload_buffer: str = Field("256MiB", description="device memory in which loaded states are read in place (size)")
     host_cache: str = Field("4GiB", description="host memory for user states (size)")
+    host_memory: Literal["pinned", "pageable"] = Field(
+        "pinned",
+        description="pinned: copied to and from directly; pageable: through two pinned staging buffers each way",
+    )
+    copy_workers: int = Field(2, ge=1, le=64, description="threads that copy into and out of a pageable host cache")
     offload_quota_tokens: int = Field(
         65536, ge=0, description="tokens that may wait in transient offload buffers; 0 stops offloading"
     )

@@ -46,15 +46,17 @@ class ComputeLost(RuntimeError):
 
 @dataclass(frozen=True)
 class Streams:
-    """The four streams of the paper (section 4.4)."""
+    """The four streams of the paper (section 4.4), and the host's copying threads of a pageable host pool."""
 
     compute: Stream
     onload: Stream
     scatter: Stream
     offload: Stream
+    load_workers: tuple[Stream, ...] = ()
+    save_workers: tuple[Stream, ...] = ()
 
     def all(self) -> tuple[Stream, ...]:
-        return (self.compute, self.onload, self.scatter, self.offload)
+        return (self.compute, self.onload, self.scatter, self.offload, *self.load_workers, *self.save_workers)
 
 
 class Engine:

@@ -24,8 +24,9 @@ from mtserve_backend.sizes import Size
 from mtserve_backend.transfer.completions import CompletionQueue
 from mtserve_backend.transfer.offload import Offloader
 from mtserve_backend.transfer.onload import Onloader
+from mtserve_backend.transfer.paths import DirectPath, HostPath, StagedPath
 from mtserve_backend.transfer.pools import Pools
-from mtserve_backend.transfer.streams import CpuStream
+from mtserve_backend.transfer.streams import CpuStream, Stream
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +45,8 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
     mode = config.cache_mode if reuse is Reuse.EXACT else "recompute"
     dtype = torch.float32
     geometry = plan_geometry(config, mode, model.kv_shape, dtype)
-    pools = Pools.allocate(geometry, model.kv_shape, device, dtype)
-    streams = Streams(
-        *(CpuStream(name, config.transfer_timeout_s) for name in ("compute", "onload", "scatter", "offload"))
-    )
+    pools = Pools.allocate(geometry, model.kv_shape, device, dtype, config.host_memory == "pinned")
+    streams = _streams(config)
     completions = CompletionQueue()
     manager = CacheManager(
         geometry,
@@ -60,8 +59,14 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
         manager,
         pools,
         streams.compute,
-        Onloader(pools, streams.onload, streams.scatter, completions),
-        Offloader(pools, streams.offload, completions, zero=config.zero_on_free),
+        Onloader(pools, _host_path(config, pools, streams.load_workers), streams.onload, streams.scatter, completions),
+        Offloader(
+            pools,
+            _host_path(config, pools, streams.save_workers),
+            streams.offload,
+            completions,
+            zero=config.zero_on_free,
+        ),
         completions,
         config.transfer_timeout_s,
     )
@@ -89,6 +94,25 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
         streams=streams,
         pass_tokens=config.pass_tokens,
     )
+
+
+def _streams(config: Config) -> Streams:
+    def stream(name: str) -> Stream:
+        return CpuStream(name, config.transfer_timeout_s)
+
+    count = config.copy_workers if config.host_memory == "pageable" else 0
+    return Streams(
+        compute=stream("compute"),
+        onload=stream("onload"),
+        scatter=stream("scatter"),
+        offload=stream("offload"),
+        load_workers=tuple(stream(f"load-{number}") for number in range(count)),
+        save_workers=tuple(stream(f"save-{number}") for number in range(count)),
+    )
+
+
+def _host_path(config: Config, pools: Pools, workers: tuple[Stream, ...]) -> HostPath:
+    return StagedPath(pools.staging(), workers, config.zero_on_free) if workers else DirectPath()
 
 
 def plan_geometry(config: Config, mode: str, kv: KVShape, dtype: torch.dtype) -> Geometry:

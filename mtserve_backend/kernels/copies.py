@@ -54,6 +54,11 @@ def zero(pages: torch.Tensor, slots: PageNumbers, dim: int) -> None:
         pages.narrow(dim, slot, count).zero_()
 
 
+def zero_all(buffer: torch.Tensor) -> None:
+    """Overwrite a buffer."""
+    buffer.zero_()
+
+
 def _bytes(tensor: torch.Tensor) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     view: np.ndarray[tuple[int], np.dtype[np.uint8]] = tensor.view(-1).view(torch.uint8).numpy()
     return view
