@@ -13,6 +13,8 @@ from mtserve_client import Events, Ranking, RankingClient
 from perf.metrics import K, rank_in_list
 from perf.visits import Visit
 
+Scores = npt.NDArray[np.float32]
+
 MODES = ("recompute", "device", "hierarchical")
 
 
@@ -92,6 +94,6 @@ def _record(mode: str, visit: Visit, answer: Ranking, seconds: float, difference
     )
 
 
-def _difference(expected: npt.NDArray[np.float32], got: npt.NDArray[np.float32]) -> float:
+def _difference(expected: Scores, got: Scores) -> float:
     largest = float(np.abs(expected).max(initial=0.0))
     return float(np.abs(expected - got).max(initial=0.0)) / largest if largest else 0.0

@@ -35,7 +35,9 @@ def serve(options: ServeOptions) -> None:
 
     Raises ServerError or RepositoryError when it cannot start, ends by itself, or does not end in order.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both arrive as KeyboardInterrupt
+    # Both arrive as KeyboardInterrupt, and SIGINT also in a shell's background job, which starts with it ignored.
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="mtserve-repository-") as scratch:
         server = _server(options, Path(scratch))
         try:
