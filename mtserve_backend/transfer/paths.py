@@ -1,7 +1,7 @@
 """The way between the host pool and the device: straight, if the pool is pinned; else through pinned staging buffers.
 
-Source: MTServe section 4.2. A staged transfer has two halves, one on the host and one over the bus, that run at the same
-time on alternating buffers; each buffer is a layer of a chunk, so that both halves are block copies.
+Source: MTServe section 4.2. A staged transfer has two halves, one on the host and one over the bus, that run at the
+same time on alternating buffers; each buffer is a layer of a chunk, so that both halves are block copies.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DirectPath:
 
 @dataclass(eq=False)
 class _Staging:
-    """A pinned buffer `[chunk_pages, 2, heads, page_tokens, head_dim]`, and the event after which it may be overwritten."""
+    """A pinned buffer, one layer of a chunk; it may be overwritten after the event `free`."""
 
     pages: torch.Tensor
     free: Event | None = None
@@ -60,7 +60,8 @@ class _Staging:
 class StagedPath:
     """The pool is pageable: two buffers take turns. `workers` are host streams that copy between buffers and pool.
 
-    One thread submits, for one direction: loads and saves need a path each. With `zero` a buffer is overwritten after use.
+    One thread submits, for one direction: loads and saves need a path each. With `zero` buffers are overwritten after
+    use.
     """
 
     def __init__(
