@@ -22,9 +22,9 @@ TESTS = ("tests/races/test_transfer_orders.py", "tests/races/test_engine_orders.
 
 HEAD = """# Everything that orders two streams
 
-Written by `python -m tests.races.mutate_waits`, which takes the orderings away one at a time (in a copy of the package)
-and runs the tests of `tests/races` against what is left. Each must be noticed; one that is not should not exist. On a CPU
-and on a GPU the same calls are made; the streams of the CPU are threads, so that the tests need no GPU.
+Written by `python -m tests.races.mutate_waits`, which takes the orderings away one at a time, in a copy of the package,
+and runs tests of `tests/races` against what is left. Each must be noticed; one that is not should not exist. A GPU is
+not needed: on a CPU the same calls are made and a stream is a thread.
 
 | ordering | where | noticed by |
 |---|---|---|

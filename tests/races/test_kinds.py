@@ -118,7 +118,7 @@ def test_a_dead_copying_thread_is_noticed_and_survived(lively: Lively, name: str
 
 
 def test_a_dead_compute_stream_is_an_error_at_once(lively: Lively) -> None:
-    model, folder = lively
+    _, folder = lively
     service = RankingService(worlds.engine(folder), request_timeout_s=30)
     history = worlds.random_history(np.random.default_rng(4), 20)
     service.engine.streams.compute.submit(die)
@@ -294,7 +294,7 @@ def test_no_key_and_no_value_is_ignored(parameters: dict[str, str], said: str) -
 @pytest.mark.parametrize("stuck", ["compute", "onload", "scatter", "offload"])
 def test_the_end_is_bounded_with_a_stream_that_is_stuck(lively: Lively, stuck: str) -> None:
     """LMCache 265."""
-    model, folder = lively
+    _, folder = lively
     service = RankingService(worlds.engine(folder), request_timeout_s=0.5)
     release = threading.Event()
     getattr(service.engine.streams, stuck).submit(lambda: release.wait(30) and None)
@@ -359,3 +359,26 @@ def test_saves_that_never_complete_hold_no_request(lively: Lively, host_memory: 
     assert pins(engine) == 0
     audit(engine.manager)
     engine.close(5)
+
+
+# --- saves that chase each other -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("users", [2, 3, 6])
+@pytest.mark.parametrize("quota", [8, 1000])
+def test_the_tiers_come_to_rest_when_the_host_is_too_small(
+    lively: Lively, start_engine: StartEngine, users: int, quota: int
+) -> None:
+    """A save that evicts what another one has just saved, and the other way round, would go on for ever."""
+    model, folder = lively
+    engine = start_engine(folder, device_cache="80 pages", host_cache="4 chunks", offload_quota_tokens=quota)
+    rng = np.random.default_rng(11)
+    histories = {user: worlds.random_history(rng, 42) for user in range(1, users + 1)}
+    check(engine, model, histories)
+    quiet, deadline = 0, time.monotonic() + 2
+    while quiet < 3:
+        engine.idle()
+        quiet = 0 if engine.manager.tasks else quiet + 1
+        assert time.monotonic() < deadline, "the tiers do not come to rest"
+        time.sleep(0.001)
+    check(engine, model, histories)
