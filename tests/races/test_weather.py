@@ -155,13 +155,13 @@ def kill(engine: Engine, name: str | None) -> None:
             stream.submit(die)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(knobs=worlds_of_knobs, weather=weathers)
 def test_scores_are_right_in_any_weather(knobs: dict[str, object], weather: Weather) -> None:
     run_through(knobs, weather, rounds=12, dies=None)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(knobs=worlds_of_knobs, weather=weathers, dies=st.sampled_from(TRANSFERS))
 def test_scores_are_right_after_a_thread_has_died(knobs: dict[str, object], weather: Weather, dies: str) -> None:
     run_through({**knobs, "transfer_timeout_s": 0.03}, weather, rounds=8, dies=dies)
