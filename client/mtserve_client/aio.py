@@ -43,6 +43,10 @@ class AsyncRankingClient(BaseClient):
         """Prepare a user's state, scoring nothing: as RankingClient.warm."""
         return (await self._drive(self._exchange(user_id, history, None, [], None, timeout_s))).cache
 
+    async def forget(self, user_id: UserId, *, timeout_s: float | None = None) -> None:
+        """Have the server and this client forget a user: as RankingClient.forget."""
+        await self._drive(self._erase(user_id, timeout_s))
+
     async def close(self) -> None:
         """Close the connections. Calls made later raise ClientClosed."""
         self._closed = True
