@@ -113,7 +113,7 @@ class RankingModel(Protocol):
 
     @property
     def uncached_row_values(self) -> int:
-        """Values that a row needs besides, through all layers, if its keys are not kept: inputs, outputs, scratch keys."""
+        """Values that a row needs besides, through all layers, if its keys are not kept."""
         ...
 
     @property

@@ -85,7 +85,7 @@ class HSTU(nn.Module):
 
     @property
     def row_values(self) -> int:
-        # u, v, q, k, the attended rows and their products; inputs, norms, sums. tests/engine/test_workbench.py measures.
+        # u, v, q, k, the attended rows and their products; inputs, norms, sums: tests/engine/test_workbench.py.
         return 6 * self.config.hidden + 12 * self.config.heads * self.config.head_dim
 
     @property
