@@ -14,7 +14,7 @@ from mtserve_backend.embedded import EmbeddedServer
 from mtserve_backend.repository import write_model
 from perf.replay import MODES
 
-# How long an OpenMP thread of a model spins while it waits for its neighbour. By default it outlasts a time slice: where
+# How long an OpenMP thread of a model spins while it waits for the others. By default longer than a time slice; where
 # something else keeps one of the cores busy, two threads of a model then share a core, and the one that has nothing to
 # do keeps the other from working. Measured on two cores, one of them taken, 1,000 tokens of the paper's model: 5.0 s by
 # default, 0.8 s with this; with both cores free 0.23 and 0.25 s.
