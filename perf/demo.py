@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         real, paper = MovieLensPart(data, weights), PaperPart(arguments.seed)
         if arguments.quick:
             real = MovieLensPart(data, weights, users=60)
-            paper = PaperPart(arguments.seed, users=3, history=1000, visits=6, lengths=(256, 512, 1024, 1536))
+            paper = PaperPart(arguments.seed, users=3, history=1000, visits=6, lengths=(300, 600, 900, 1200))
         real.run(measured.movielens)
         paper.run(measured)
     except (DatasetError, ServerError, MtserveError) as error:
