@@ -41,6 +41,10 @@ class Admission:
             raise _invalid(f"a history of {tokens.stop} events is longer than positions can count (2^31 - 1)")
         if request.top_k is not None and request.top_k < 1:
             raise _invalid(f"top_k is {request.top_k}; it must be 1 or more, or left out to rank all candidates")
+        if request.forget and (tokens.stop or len(request.candidates)):
+            raise _invalid("a request to forget a user carries no history and no candidates")
+        if request.forget and request.user is None:
+            raise _invalid("a request to forget a user needs the user's ID")
         if self.history_needed and len(request.candidates) and not tokens.stop:
             raise _invalid("this model scores from the last history event; send at least one event with candidates")
         wrong = (tokens.actions < 0) | (tokens.actions >= self.actions)

@@ -67,8 +67,8 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     command = commands.add_parser(
         "serve",
         help="start tritonserver here and stay in the foreground",
-        description="Start the tritonserver of the nvidia-pytriton wheel with a model repository, and stay "
-        "in the foreground. Ctrl-C or SIGTERM stops it in order; a second one kills it.",
+        description="Start the tritonserver of the nvidia-pytriton wheel with a model repository, and stay in the\n"
+        "foreground. Ctrl-C or SIGTERM stops it in order; a second one kills it.",
         epilog=_SERVE_EXAMPLES + _EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

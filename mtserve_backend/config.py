@@ -40,6 +40,11 @@ class Config(BaseModel):
     device_cache: str = Field("1GiB", description="device memory for user states (size)")
     onload_buffer: str = Field("256MiB", description="device memory in which loaded states are read in place (size)")
     host_cache: str = Field("4GiB", description="host memory for user states (size)")
+    host_memory: Literal["pinned", "pageable"] = Field(
+        "pinned",
+        description="pinned: copied to and from directly; pageable: through two pinned staging buffers each way",
+    )
+    copy_workers: int = Field(2, ge=1, le=64, description="threads that copy into and out of a pageable host cache")
     offload_quota_tokens: int = Field(
         65536, ge=0, description="tokens that may wait in transient offload buffers; 0 stops offloading"
     )
@@ -49,6 +54,9 @@ class Config(BaseModel):
     pass_tokens: int = Field(8192, ge=16, description="rows computed at once; longer work is done in slices")
     max_candidates: int = Field(10_000, ge=1, description="candidates in one request")
     max_events: int = Field(100_000, ge=1, description="history events in one request")
+    zero_on_free: bool = Field(
+        False, description="overwrite pages and chunks as they become free, and transient buffers after use"
+    )
     unknown_items: Literal["error", "oov"] = Field(
         "error", description="an item ID outside the vocabulary is an error, or the model's out-of-vocabulary row"
     )
@@ -110,3 +118,9 @@ def knob_table() -> str:
 def weights_folder(config: Config, version_folder: Path) -> Path:
     """Where the model's weights are. A relative `model_dir` starts at the model's version folder."""
     return version_folder / (config.model_dir or "weights")
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(knob_table() + "\n")

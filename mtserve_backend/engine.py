@@ -8,6 +8,7 @@ for the one request it belongs to.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,20 +16,19 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mtserve_backend.admission import Admission
 from mtserve_backend.cache.history import HistoryGap
-from mtserve_backend.cache.manager import CacheManager
-from mtserve_backend.cache.records import Lease, LookUp, OffloadTask, OnloadTask, Visit
+from mtserve_backend.cache.records import Lease, LookUp, User, Visit
 from mtserve_backend.models.contract import RankingModel
+from mtserve_backend.moves import Moves
 from mtserve_backend.ranking import CacheInfo, Code, Outcome, RankAnswer, RankRequest, RequestError, rank
 from mtserve_backend.steps import StepTimes, WaveReport
-from mtserve_backend.transfer.completions import Completion, CompletionQueue
-from mtserve_backend.transfer.offload import Offloader
-from mtserve_backend.transfer.onload import Onloader, OnloadFailed, OnloadHandle
+from mtserve_backend.transfer.onload import OnloadFailed
 from mtserve_backend.transfer.pools import Pools
-from mtserve_backend.transfer.streams import Event, Stream, WaitTimeout
+from mtserve_backend.transfer.streams import Stream, WaitTimeout
 from mtserve_backend.transfer.view import CacheView
 from mtserve_backend.waves import Job, Slice, slices, strip_cached_tokens
 
@@ -46,15 +46,17 @@ class ComputeLost(RuntimeError):
 
 @dataclass(frozen=True)
 class Streams:
-    """The four streams of the paper (section 4.4)."""
+    """The four streams of the paper (section 4.4), and the host's copying threads of a pageable host pool."""
 
     compute: Stream
     onload: Stream
     scatter: Stream
     offload: Stream
+    load_workers: tuple[Stream, ...] = ()
+    save_workers: tuple[Stream, ...] = ()
 
     def all(self) -> tuple[Stream, ...]:
-        return (self.compute, self.onload, self.scatter, self.offload)
+        return (self.compute, self.onload, self.scatter, self.offload, *self.load_workers, *self.save_workers)
 
 
 class Engine:
@@ -64,29 +66,20 @@ class Engine:
         self,
         model: RankingModel,
         admission: Admission,
-        manager: CacheManager,
+        moves: Moves,
         pools: Pools,
         streams: Streams,
-        completions: CompletionQueue,
-        onloader: Onloader,
-        offloader: Offloader,
         pass_tokens: int,
-        transfer_timeout_s: float,
         observe: Callable[[WaveReport], None] = lambda report: None,
     ) -> None:
         self.model = model
-        self.manager = manager
+        self.manager = moves.manager
+        self.moves = moves
         self.streams = streams
+        self.observe = observe
         self._admission = admission
         self._pools = pools
-        self._completions = completions
-        self._onloader = onloader
-        self._offloader = offloader
         self._pass_tokens = pass_tokens
-        self._transfer_timeout_s = transfer_timeout_s
-        self.observe = observe
-        self._handles: dict[OnloadTask, OnloadHandle] = {}
-        self._last_compute: Event | None = None
 
     def serve(self, requests: Sequence[RankRequest]) -> list[Outcome]:
         """Answer a batch; outcome i belongs to request i."""
@@ -104,9 +97,13 @@ class Engine:
 
     def upkeep(self) -> None:
         """Take in what the copying threads report, and give them what is waiting."""
-        for completion in self._completions.drain():
-            self._complete(completion)
-        self._submit_offloads()
+        self.moves.take_in()
+        self.moves.save(self.manager.plan_offloads)
+
+    def idle(self) -> None:
+        """Work that no request should wait for: save the tails of users who will be evicted next."""
+        self.upkeep()
+        self.moves.save(self.manager.plan_tail_flushes)
 
     @property
     def broken(self) -> str | None:
@@ -128,21 +125,24 @@ class Engine:
             wave = self._look_up(pending, outcomes)
         with steps.step(2):
             jobs = self._prepare(wave, pending)
-            handles = self._start_onloads(jobs)
+            leases = [job.lease for job in jobs if job.lease is not None]
+            self.moves.start_onloads(leases)
         row_count = 0
         try:
             with steps.step(3):
                 work = [strip_cached_tokens(job, job.lease, self.model.scores_last_row) for job in jobs if job.lease]
-            for part in slices(work, self._pass_tokens):
+                # Users whose keys are on the device compute while the others' are loaded.
+                work.sort(key=lambda rows: self._waits(rows.lease))
+            for part in slices(work, self._pass_tokens, waits=self._waits):
                 with steps.step(4):
                     rows = part.rows(self._pools.device.device)
                     embedded = self._submit(partial(self.model.embed, rows))
                 with steps.step(5):
-                    view = self._view(part, handles)
+                    view = self._view(part)
                 with steps.step(6):
                     x = embedded()
                 with steps.step(7):
-                    self._scatter(handles)
+                    self.moves.scatter(leases)
                 with steps.step(8):
                     outputs = self._submit(partial(self.model.encode, x, view))()
                     part.keep_outputs(outputs)
@@ -160,12 +160,11 @@ class Engine:
             self._retry_alone(error, jobs, pending, outcomes)
             return
         finally:
-            self._scatter(handles)
+            self.moves.scatter(leases)
         with steps.step(9):
-            for job in jobs:
-                if job.lease:
-                    self.manager.commit(job.lease)
-            self._submit_offloads()
+            for lease in leases:
+                self.manager.commit(lease)
+            self.moves.save(self.manager.plan_offloads)
         with steps.step(10):
             for job in jobs:
                 outcomes[job.index] = self._answer(job)
@@ -186,6 +185,11 @@ class Engine:
                 continue
             if user is not None:
                 users.add(user)
+            settled = self._settle_at_once(job.request)
+            if settled is not None:
+                outcomes[job.index] = settled
+                users.discard(user)
+                continue
             try:
                 job.look_up = self.manager.look_up(Visit(user, job.request.tokens))
             except HistoryGap as gap:
@@ -195,6 +199,27 @@ class Engine:
                 wave.append(job)
         pending.extendleft(reversed(stay))
         return wave
+
+    def _settle_at_once(self, request: RankRequest) -> Outcome | None:
+        """Requests that need no computing: cancelled, too late, or to forget."""
+        if request.cancelled():
+            return RequestError(Code.CANCELLED, "the request was cancelled before it was computed")
+        if request.deadline is not None and time.monotonic() > request.deadline:
+            return RequestError(Code.UNAVAILABLE, "the request's time was over before it was computed")
+        return self._forget(request.user) if request.forget else None
+
+    def _forget(self, user: User) -> Outcome:
+        self.manager.forget(user)
+        while self.manager.touched(user):
+            if not self.moves.await_one():
+                return RequestError(
+                    Code.UNAVAILABLE,
+                    "the user is forgotten, but a copy that is under way still holds some of their state; "
+                    "send the request again to learn when it is gone",
+                )
+        self.moves.zero_freed()
+        self._submit(lambda: None)()
+        return RankAnswer(self._no_scores(), np.zeros(0, dtype=np.int64), CacheInfo(0, 0, 0, 0, 0))
 
     def _prepare(self, wave: list[Job], pending: deque[Job]) -> list[Job]:
         """Lease pages, users on the device first: they need the fewest, and must not be evicted by the others.
@@ -214,7 +239,7 @@ class Engine:
                 waiting.appendleft(job)
             elif jobs:
                 deferred.append(self._forgo(job))
-            elif self._await_completion():
+            elif self.moves.await_one():
                 waiting.append(job)
             else:
                 job.lease = self.manager.prepare_uncached(_looked_up(job))
@@ -237,20 +262,16 @@ class Engine:
     def _resident(job: Job) -> bool:
         return _looked_up(job).record.device_length > 0
 
-    def _start_onloads(self, jobs: list[Job]) -> list[OnloadHandle]:
-        """Handles of all loads this wave depends on, those started for an earlier one included."""
-        tasks = [job.lease.onload for job in jobs if job.lease and job.lease.onload]
-        new = [task for task in tasks if task not in self._handles]
-        for handle in self._onloader.load(new, after=self._last_compute):
-            self._handles[handle.task] = handle
-        return [self._handles[task] for task in tasks]
+    def _waits(self, lease: Lease) -> bool:
+        """Whether some of the lease's keys are still on their way."""
+        handle = self.moves.handle(lease)
+        return handle is not None and not handle.arrived
 
-    def _scatter(self, handles: list[OnloadHandle]) -> None:
-        for handle in handles:
-            self._onloader.scatter(handle)
-
-    def _view(self, part: Slice, handles: list[OnloadHandle]) -> CacheView:
-        return CacheView(self._pools.device, self.model.kv_shape, part.placements(), handles, self.streams.compute)
+    def _view(self, part: Slice) -> CacheView:
+        handles = [handle for rows, _, _ in part.parts if (handle := self.moves.handle(rows.lease)) is not None]
+        return CacheView(
+            self._pools.device, self.model.kv_shape, part.placements(), handles, self.streams.compute, self._pass_tokens
+        )
 
     def _submit(self, work: Callable[[], T]) -> Callable[[], T]:
         """Run on the compute stream; the result is called for, and raises what the work raised."""
@@ -266,7 +287,7 @@ class Engine:
 
         compute = self.streams.compute
         compute.submit(run)
-        event = self._last_compute = compute.record()
+        event = compute.record()
 
         def result() -> T:
             try:
@@ -279,16 +300,11 @@ class Engine:
 
         return result
 
-    def _submit_offloads(self) -> None:
-        if self._last_compute is not None:
-            for task in self.manager.plan_offloads():
-                self._offloader.save(task, after=self._last_compute)
-
     def _answer(self, job: Job) -> Outcome:
         lease, request = job.lease, job.request
         assert lease is not None  # committed just now
         try:
-            scores = np.zeros((0, len(self.model.tasks)), dtype=np.float32)
+            scores = self._no_scores()
             if len(request.candidates):
                 outputs, candidates = torch.cat(job.outputs), torch.from_numpy(request.candidates)
                 device = self._pools.device.device
@@ -298,6 +314,9 @@ class Engine:
             return RequestError(Code.INTERNAL, f"scoring failed: {error}")
         cache = CacheInfo(lease.found_device, lease.found_host, lease.recomputed, lease.new, lease.total_length)
         return RankAnswer(scores, rank(scores, request.candidates, request.top_k), cache)
+
+    def _no_scores(self) -> npt.NDArray[np.float32]:
+        return np.zeros((0, len(self.model.tasks)), dtype=np.float32)
 
     # --- when something fails ----------------------------------------------------------------------------------------
 
@@ -333,23 +352,6 @@ class Engine:
     def _refuse(jobs: list[Job], error: Exception, outcomes: dict[int, Outcome]) -> None:
         for job in jobs:
             outcomes[job.index] = RequestError(Code.INTERNAL, f"the request could not be computed: {error}")
-
-    # --- completions -------------------------------------------------------------------------------------------------
-
-    def _await_completion(self) -> bool:
-        """Wait for a transfer to give back what it holds; False if none is under way or none ends in time."""
-        completion = self._completions.wait(self._transfer_timeout_s) if self.manager.tasks else None
-        if completion is not None:
-            self._complete(completion)
-        return completion is not None
-
-    def _complete(self, completion: Completion) -> None:
-        task = completion.task
-        if isinstance(task, OffloadTask):
-            self.manager.offload_done(task, completion.failed)
-        else:
-            self._handles.pop(task)
-            self.manager.onload_done(task, completion.failed)
 
 
 def _looked_up(job: Job) -> LookUp:

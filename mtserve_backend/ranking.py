@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,6 +19,7 @@ class Code(Enum):
     INVALID_ARG = "INVALID_ARG"
     NOT_FOUND = "NOT_FOUND"
     UNAVAILABLE = "UNAVAILABLE"
+    CANCELLED = "CANCELLED"
     INTERNAL = "INTERNAL"
 
 
@@ -29,14 +31,25 @@ class RequestError(Exception):
         self.code = code
 
 
+def never_cancelled() -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class RankRequest:
-    """Score `candidates` (int64 `[m]`) for a user with this history; `top_k` None ranks all of them."""
+    """Score `candidates` (int64 `[m]`) for a user with this history; `top_k` None ranks all of them.
+
+    `forget` asks instead to remove all that is kept of the user. `deadline` is in `time.monotonic` seconds; a request
+    past it, or for which `cancelled` says so, is dropped if its computation has not begun.
+    """
 
     user: User
     tokens: Tokens
     candidates: npt.NDArray[np.int64]
     top_k: int | None = None
+    forget: bool = False
+    deadline: float | None = None
+    cancelled: Callable[[], bool] = never_cancelled
 
 
 @dataclass(frozen=True)

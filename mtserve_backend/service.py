@@ -64,7 +64,7 @@ class RankingService:
             try:
                 batch = self._inbox.get(timeout=BUSY_UPKEEP_S if busy else IDLE_UPKEEP_S)
             except queue.Empty:
-                self.engine.upkeep()
+                self.engine.idle()
                 continue
             if batch is None:
                 return
@@ -73,6 +73,7 @@ class RankingService:
                 continue
             try:
                 future.set_result(self.engine.serve(requests))
+                self.engine.idle()
             except BaseException as error:
                 log.exception("the engine failed; it takes no more requests")
                 future.set_exception(error)

@@ -19,12 +19,14 @@ from mtserve_backend.engine import Engine, Streams
 from mtserve_backend.kernels.layout import KVShape
 from mtserve_backend.models import weights
 from mtserve_backend.models.contract import Reuse
+from mtserve_backend.moves import Moves
 from mtserve_backend.sizes import Size
 from mtserve_backend.transfer.completions import CompletionQueue
 from mtserve_backend.transfer.offload import Offloader
 from mtserve_backend.transfer.onload import Onloader
+from mtserve_backend.transfer.paths import DirectPath, HostPath, StagedPath
 from mtserve_backend.transfer.pools import Pools
-from mtserve_backend.transfer.streams import CpuStream
+from mtserve_backend.transfer.streams import CpuStream, Stream
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +45,30 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
     mode = config.cache_mode if reuse is Reuse.EXACT else "recompute"
     dtype = torch.float32
     geometry = plan_geometry(config, mode, model.kv_shape, dtype)
-    pools = Pools.allocate(geometry, model.kv_shape, device, dtype)
-    streams = Streams(
-        *(CpuStream(name, config.transfer_timeout_s) for name in ("compute", "onload", "scatter", "offload"))
-    )
+    pools = Pools.allocate(geometry, model.kv_shape, device, dtype, config.host_memory == "pinned")
+    streams = _streams(config)
     completions = CompletionQueue()
     manager = CacheManager(
-        geometry, model.window.start, config.offload_quota_tokens, Size.parse(config.user_log).amount
+        geometry,
+        model.window.start,
+        config.offload_quota_tokens,
+        Size.parse(config.user_log).amount,
+        note_freed=config.zero_on_free,
+    )
+    moves = Moves(
+        manager,
+        pools,
+        streams.compute,
+        Onloader(pools, _host_path(config, pools, streams.load_workers), streams.onload, streams.scatter, completions),
+        Offloader(
+            pools,
+            _host_path(config, pools, streams.save_workers),
+            streams.offload,
+            completions,
+            zero=config.zero_on_free,
+        ),
+        completions,
+        config.transfer_timeout_s,
     )
     oov_item = model.config.oov_item if config.unknown_items == "oov" else None
     if config.unknown_items == "oov" and oov_item is None:
@@ -70,15 +89,30 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
     return Engine(
         model=model,
         admission=admission,
-        manager=manager,
+        moves=moves,
         pools=pools,
         streams=streams,
-        completions=completions,
-        onloader=Onloader(pools, streams.onload, streams.scatter, completions),
-        offloader=Offloader(pools, streams.offload, completions),
         pass_tokens=config.pass_tokens,
-        transfer_timeout_s=config.transfer_timeout_s,
     )
+
+
+def _streams(config: Config) -> Streams:
+    def stream(name: str) -> Stream:
+        return CpuStream(name, config.transfer_timeout_s)
+
+    count = config.copy_workers if config.host_memory == "pageable" else 0
+    return Streams(
+        compute=stream("compute"),
+        onload=stream("onload"),
+        scatter=stream("scatter"),
+        offload=stream("offload"),
+        load_workers=tuple(stream(f"load-{number}") for number in range(count)),
+        save_workers=tuple(stream(f"save-{number}") for number in range(count)),
+    )
+
+
+def _host_path(config: Config, pools: Pools, workers: tuple[Stream, ...]) -> HostPath:
+    return StagedPath(pools.staging(), workers, config.zero_on_free) if workers else DirectPath()
 
 
 def plan_geometry(config: Config, mode: str, kv: KVShape, dtype: torch.dtype) -> Geometry:

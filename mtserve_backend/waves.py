@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,6 +42,10 @@ class JobRows:
     fresh: int
     visible: int
     scored_from: int
+
+    @property
+    def segment(self) -> Segment:
+        return Segment(0, self.lease.cached, self.fresh, len(self) - self.fresh, self.visible)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -100,9 +104,7 @@ class Slice:
     def placements(self) -> list[Placement]:
         placements, first_row = [], 0
         for rows, a, b in self.parts:
-            new = min(b, rows.fresh) - min(a, rows.fresh)
-            segment = Segment(first_row, rows.lease.cached + min(a, rows.fresh), new, b - a - new, rows.visible)
-            placements.append(Placement(segment, rows.lease.pages))
+            placements.append(Placement(rows.segment.part(a, b, first_row), rows.lease.pages))
             first_row += b - a
         return placements
 
@@ -115,18 +117,23 @@ class Slice:
             first_row += b - a
 
 
-def slices(jobs: Sequence[JobRows], limit: int) -> Iterator[Slice]:
+def slices(jobs: Sequence[JobRows], limit: int, waits: Callable[[Lease], bool]) -> Iterator[Slice]:
     """Cut the wave's rows into slices of at most `limit`: in order, so that history is encoded before what sees it.
 
-    A job whose keys are not kept cannot be cut and is a slice of its own if it must.
+    A job whose keys are not kept cannot be cut (`CacheView.spans` bounds its work instead) and is a slice of its own if
+    it must. Jobs whose keys are still on their way do not share a slice with those that need not wait.
     """
     parts: list[tuple[JobRows, int, int]] = []
     room = limit
+    waiting = False
     for rows in jobs:
         done = 0
+        turns = parts and not waiting and waits(rows.lease)
+        waiting = waiting or bool(turns)
         while done < len(rows):
             whole = rows.lease.pages is None
-            if parts and (room <= 0 or (whole and len(rows) > room)):
+            if parts and (turns or room <= 0 or (whole and len(rows) > room)):
+                turns = False
                 yield Slice(tuple(parts))
                 parts, room = [], limit
             count = len(rows) if whole else min(len(rows) - done, room)

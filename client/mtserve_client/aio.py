@@ -30,20 +30,22 @@ class AsyncRankingClient(BaseClient):
         self,
         user_id: UserId,
         history: EventsLike | None = None,
-        *,
-        candidates: CandidatesLike,
-        new_events: EventsLike | None = None,
+        candidates: CandidatesLike | None = None,
         top_k: int | None = None,
+        *,
+        new_events: EventsLike | None = None,
         timeout_s: float | None = None,
     ) -> Ranking:
         """Score candidates for a user: as RankingClient.rank."""
         return await self._drive(self._exchange(user_id, history, new_events, candidates, top_k, timeout_s))
 
-    async def warm(
-        self, user_id: UserId, history: EventsLike, *, timeout_s: float | None = None
-    ) -> CacheInfo:
+    async def warm(self, user_id: UserId, history: EventsLike, *, timeout_s: float | None = None) -> CacheInfo:
         """Prepare a user's state, scoring nothing: as RankingClient.warm."""
         return (await self._drive(self._exchange(user_id, history, None, [], None, timeout_s))).cache
+
+    async def forget(self, user_id: UserId, *, timeout_s: float | None = None) -> None:
+        """Have the server and this client forget a user: as RankingClient.forget."""
+        await self._drive(self._erase(user_id, timeout_s))
 
     async def close(self) -> None:
         """Close the connections. Calls made later raise ClientClosed."""

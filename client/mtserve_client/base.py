@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mtserve_client.address import Address
 from mtserve_client.errors import ClientClosed, InvalidRequest
 from mtserve_client.events import Events, EventsLike
-from mtserve_client.exchange import Exchange, Query, Retry, converse
+from mtserve_client.exchange import Exchange, Query, Retry, converse, erase
 from mtserve_client.memory import Memory
 from mtserve_client.protocol import check_candidates, check_top_k
 from mtserve_client.transport import Target
@@ -73,16 +73,19 @@ class BaseClient:
         """Make the transport for `self._target`."""
         raise NotImplementedError
 
-    def forget(self, user_id: UserId) -> None:
-        """Drop what is remembered of a user (the server keeps its state): the next call needs `history=`."""
-        self._memory.forget(check_user(user_id))
+    def _erase(self, user_id: UserId, timeout_s: float | None) -> Exchange:
+        """The checked call to forget a user, not yet begun."""
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
+        return erase(self._memory, check_user(user_id), timeout_s, self._retry)
 
     def _exchange(
         self,
         user_id: UserId,
         history: EventsLike | None,
         new_events: EventsLike | None,
-        candidates: CandidatesLike,
+        candidates: CandidatesLike | None,
         top_k: int | None,
         timeout_s: float | None,
     ) -> Exchange:
@@ -93,6 +96,8 @@ class BaseClient:
             raise InvalidRequest(
                 "pass exactly one of history= (the whole history) and new_events= (those since the last call)"
             )
+        if candidates is None:
+            raise InvalidRequest("pass the candidates to score; without any, warm() prepares the user")
         query = Query(
             check_user(user_id),
             None if history is None else Events.of(history),

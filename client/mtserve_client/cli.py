@@ -194,9 +194,7 @@ def _from_csv(text: str) -> Events:
         try:
             pairs.append((int(row[columns[0]]), int(row[columns[1]])))
         except (ValueError, IndexError):
-            raise ValueError(
-                f"event {number}: expected an item and an action, got {','.join(row)!r}"
-            ) from None
+            raise ValueError(f"event {number}: expected an item and an action, got {','.join(row)!r}") from None
     return Events.of(pairs)
 
 
@@ -215,10 +213,7 @@ def _show_ranking(ranking: Ranking, candidates: list[int], as_json: bool) -> Non
         return
     scores = dict(zip(candidates, ranking.scores.tolist(), strict=True))
     width = max((len(str(item)) for item in candidates), default=4)
-    _say(
-        f"{'item':>{max(width, 4)}}  score"
-        + (" (one column per task)" if ranking.scores.shape[1] > 1 else "")
-    )
+    _say(f"{'item':>{max(width, 4)}}  score" + (" (one column per task)" if ranking.scores.shape[1] > 1 else ""))
     for item in ranking.ranking.tolist():
         _say(f"{item:>{max(width, 4)}}  " + "  ".join(f"{score:.6g}" for score in scores[item]))
     _show_cache(ranking.cache, as_json=False)

@@ -28,10 +28,10 @@ class RankingClient(BaseClient):
         self,
         user_id: UserId,
         history: EventsLike | None = None,
-        *,
-        candidates: CandidatesLike,
-        new_events: EventsLike | None = None,
+        candidates: CandidatesLike | None = None,
         top_k: int | None = None,
+        *,
+        new_events: EventsLike | None = None,
         timeout_s: float | None = None,
     ) -> Ranking:
         """Score candidates for a user. Exactly one of `history` and `new_events` is given.
@@ -60,6 +60,14 @@ class RankingClient(BaseClient):
     def warm(self, user_id: UserId, history: EventsLike, *, timeout_s: float | None = None) -> CacheInfo:
         """Prepare a user's state and score nothing; the next `rank` finds it. Raises as `rank` does."""
         return self._drive(self._exchange(user_id, history, None, [], None, timeout_s)).cache
+
+    def forget(self, user_id: UserId, *, timeout_s: float | None = None) -> None:
+        """Have the server remove all that it keeps of a user, on every tier, and forget it here as well.
+
+        When this returns it is done. Requests for the user that other calls or clients still have under way bring the
+        user back. Raises ServerUnavailable, also while a copy of the state is under way; ServerFault, DeadlineExceeded.
+        """
+        self._drive(self._erase(user_id, timeout_s))
 
     def close(self) -> None:
         """Close the connections. Calls made later raise ClientClosed."""

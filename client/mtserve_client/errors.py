@@ -1,7 +1,5 @@
 """Everything a call can fail with, and how a server's status becomes one of them."""
 
-# ruff: noqa: N818 - the names say what happened, and all of them are MtserveErrors
-
 from __future__ import annotations
 
 import re

@@ -35,9 +35,7 @@ class Events:
         items = integers(self.items, np.int64, "items")
         actions = integers(self.actions, np.int32, "actions")
         if len(items) != len(actions):
-            raise InvalidRequest(
-                f"items and actions must be of equal length, got {len(items)} and {len(actions)}"
-            )
+            raise InvalidRequest(f"items and actions must be of equal length, got {len(items)} and {len(actions)}")
         object.__setattr__(self, "items", items)
         object.__setattr__(self, "actions", actions)
 
@@ -56,9 +54,7 @@ class Events:
         if isinstance(events, Events):
             return events
         if isinstance(events, (str, bytes)) or not isinstance(events, Iterable):
-            raise InvalidRequest(
-                f"events must be Events or (item, action) pairs, got {type(events).__name__}"
-            )
+            raise InvalidRequest(f"events must be Events or (item, action) pairs, got {type(events).__name__}")
         pairs = list(events)
         try:
             items, actions = [item for item, _ in pairs], [action for _, action in pairs]
@@ -88,9 +84,7 @@ class Events:
 
     def __add__(self, later: EventsLike) -> Events:
         later = Events.of(later)
-        return Events(
-            np.concatenate([self.items, later.items]), np.concatenate([self.actions, later.actions])
-        )
+        return Events(np.concatenate([self.items, later.items]), np.concatenate([self.actions, later.actions]))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Events):
@@ -124,9 +118,7 @@ def integers(values: Any, dtype: type[np.int64] | type[np.int32], name: str) -> 
     elif given.dtype.kind not in "iu":
         raise InvalidRequest(f"{name} must be integers, got values of type {given.dtype}")
     elif int(given.min()) < limits.min or int(given.max()) > limits.max:
-        raise InvalidRequest(
-            f"{name} must lie in {limits.min} to {limits.max}, got {given.min()} to {given.max()}"
-        )
+        raise InvalidRequest(f"{name} must lie in {limits.min} to {limits.max}, got {given.min()} to {given.max()}")
     owned = np.array(given, dtype=dtype)
     owned.flags.writeable = False
     return owned

@@ -57,9 +57,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.faults < 0 or not 0 <= self.first_s <= self.longest_s:
-            raise InvalidRequest(
-                f"Retry needs attempts >= 1, faults >= 0, 0 <= first_s <= longest_s, got {self}"
-            )
+            raise InvalidRequest(f"Retry needs attempts >= 1, faults >= 0, 0 <= first_s <= longest_s, got {self}")
 
     def pause_s(self, failures: int, draw: float) -> float:
         """Seconds to wait after the `failures`-th failure; `draw` is in 0..1."""
@@ -116,6 +114,38 @@ def converse(
         raise
     memory.succeed(ticket, ranking.cache)
     return ranking
+
+
+def erase(
+    memory: Memory,
+    user: UserId,
+    timeout_s: float,
+    retry: Retry,
+    clock: Callable[[], float] = time.monotonic,
+    draw: Callable[[], float] = random.random,
+) -> Exchange:
+    """Have the server forget a user, and forget what is remembered of it here."""
+    deadline = clock() + timeout_s
+    call = Call(user, Events.empty(), 0, np.empty(0, dtype=np.int64), None, forget=True)
+    memory.forget(user)
+    failures = 0
+    while True:
+        remaining = deadline - clock()
+        if remaining <= 0:
+            raise DeadlineExceeded(f"no answer within {timeout_s:g} s")
+        try:
+            ranking = yield Send(call, remaining)
+        except (ServerUnavailable, ServerFault) as error:
+            failures += 1
+            pause = retry.pause_s(failures, draw())
+            allowed = retry.attempts - 1 if isinstance(error, ServerUnavailable) else retry.faults
+            if failures > allowed or clock() + pause >= deadline:
+                raise
+            yield Pause(pause)
+            continue
+        if ranking is None:
+            raise TypeError("a Send is answered with a Ranking")
+        return ranking
 
 
 def _answered(

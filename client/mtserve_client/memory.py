@@ -184,9 +184,7 @@ class Memory:
         self._clock = clock
         self._lock = threading.Lock()
         self._records: OrderedDict[UserId, _Record] = OrderedDict()  # longest unseen first
-        self._whole: OrderedDict[UserId, int] = (
-            OrderedDict()
-        )  # users kept with all their events, and how many
+        self._whole: OrderedDict[UserId, int] = OrderedDict()  # users kept with all their events, and how many
         self._tokens = 0  # the sum of those
 
     def __len__(self) -> int:
@@ -222,9 +220,7 @@ class Memory:
             assert stated is not None  # every history begins with the empty one
         with self._lock:
             record = self._records.setdefault(user, _Record())
-            if _hash_of(record.told) is not _hash_of(
-                told
-            ):  # another call has ended meanwhile: nothing is proved
+            if _hash_of(record.told) is not _hash_of(told):  # another call has ended meanwhile: nothing is proved
                 extends = False
             now = self._clock()
             if not extends:

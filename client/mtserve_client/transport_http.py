@@ -72,9 +72,7 @@ class HttpTransport:
                 stale = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
                 if isinstance(error, stale) and not fresh:
                     continue
-                raise ServerUnavailable(
-                    f"{self._target.address.target}: {error or type(error).__name__}"
-                ) from error
+                raise ServerUnavailable(f"{self._target.address.target}: {error or type(error).__name__}") from error
             except BaseException:
                 connection.close()
                 raise
@@ -168,9 +166,7 @@ class AsyncHttpTransport:
             raise DeadlineExceeded(f"no answer within {timeout_s:g} s") from None
         except InferenceServerException as error:
             status = error.status() or ""
-            raise from_http(
-                int(status) if status.isdigit() else 0, error.message() or "no message"
-            ) from error
+            raise from_http(int(status) if status.isdigit() else 0, error.message() or "no message") from error
         except (aiohttp.ClientError, OSError) as error:
             raise ServerUnavailable(f"{address.target}: {error or type(error).__name__}") from error
         except (ValueError, KeyError, TypeError) as error:

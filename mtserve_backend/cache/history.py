@@ -76,6 +76,12 @@ class TokenLog:
         first = int(differs.argmax())
         return start + first if differs[first] else stop
 
+    def wipe(self) -> None:
+        """Forget every token, and overwrite where they were."""
+        self._items.fill(0)
+        self._actions.fill(0)
+        self._size = 0
+
     def rewrite(self, base: int, agreed: int, tokens: Tokens) -> None:
         """Become: own tokens from `base` to `agreed`, then `tokens` from there on."""
         if base != self.start:

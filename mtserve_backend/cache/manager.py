@@ -28,6 +28,11 @@ from mtserve_backend.cache.tiers import Tiers
 # A record, its entries in the maps and its arrays' headers, measured with tracemalloc over 100,000 users.
 BYTES_PER_USER = 1200
 
+# Tails are flushed so that a quarter of the device pool is free or can be freed without loss, looking at most at so
+# many of the coldest users at a time.
+COLD_SHARE = 4
+COLD_USERS = 256
+
 
 class PinError(RuntimeError):
     """A user was unpinned more often than pinned: a bug, never clamped."""
@@ -45,10 +50,11 @@ class CacheManager:
         window_start: Callable[[int], int],
         offload_quota_tokens: int,
         max_log_bytes: int,
+        note_freed: bool = False,
     ) -> None:
         self.geometry = geometry
         self.counters = Counters()
-        self.tiers = Tiers(geometry, self.counters)
+        self.tiers = Tiers(geometry, self.counters, note_freed)
         self.users: LRU[User, UserRecord] = LRU()
         self.tasks: set[OnloadTask | OffloadTask] = set()
         self.log_bytes = 0
@@ -107,6 +113,8 @@ class CacheManager:
         if lease.pages is not None:
             record.device_length = lease.length
             self.tiers.note_unsaved(record)
+        else:
+            counters.uncached_requests += 1
         counters.requests += 1
         counters.found_device += lease.found_device
         counters.found_host += lease.found_host
@@ -121,6 +129,19 @@ class CacheManager:
             self.tiers.trim_pages(lease.record)
         self._unpin(lease.record)
 
+    def forget(self, user: User) -> bool:
+        """Remove all that is known of a user; False if nothing is. Slots under a transfer stay held until its end."""
+        record = self.users.get(user)
+        if record is None:
+            return False
+        self._forget(record)
+        self.counters.users_forgotten += 1
+        return True
+
+    def touched(self, user: User) -> bool:
+        """Whether a transfer still reads or writes what is, or was, this user's."""
+        return any(task.record.user == user for task in self.tasks)
+
     # --- transfers ---------------------------------------------------------------------------------------------------
 
     def plan_offloads(self) -> list[OffloadTask]:
@@ -129,13 +150,33 @@ class CacheManager:
         for user, record in list(self.tiers.unsaved.items()):
             if record.offload or record.onload:
                 continue
-            room = (self._quota - self.offloading_tokens) // self.geometry.chunk_tokens
-            task = self._start_offload(record, min(self.tiers.full_chunks_unsaved(record), room))
+            task = self._start_offload(record, self._whole_chunks(record.device_length))
             if task is None:
                 self.counters.offloads_refused += 1
                 continue
             planned.append(task)
             self.tiers.unsaved.discard(user)
+        return planned
+
+    def plan_tail_flushes(self) -> list[OffloadTask]:
+        """What the next users to be evicted have on the device only: so that their eviction loses nothing.
+
+        The paper loses such tails. Flushed are the coldest users, as many as a quarter of the pool needs.
+        """
+        planned: list[OffloadTask] = []
+        if not self.geometry.host_chunks:
+            return planned
+        reclaimable = self.tiers.primary.free
+        for count, (_, record) in enumerate(self.tiers.on_device.items()):
+            if reclaimable * COLD_SHARE >= self.geometry.device_pages or count == COLD_USERS:
+                break
+            reclaimable += len(record.pages)
+            if record.pins or record.device_length <= record.host_length:
+                continue
+            task = self._start_offload(record, record.device_length)
+            if task is None:
+                break
+            planned.append(task)
         return planned
 
     def onload_failed(self, task: OnloadTask) -> None:
@@ -231,16 +272,15 @@ class CacheManager:
         )
         self._register(record.onload)
 
-    def _start_offload(self, record: UserRecord, chunk_count: int) -> OffloadTask | None:
-        """For the next `chunk_count` chunks, or half as many while the host has no room for more; None if for none."""
+    def _start_offload(self, record: UserRecord, stop: int) -> OffloadTask | None:
+        """For positions up to `stop`, or for half as many chunks while there is no room for more; None if for none."""
         geometry, tiers = self.geometry, self.tiers
         start = record.host_length
         first_chunk = start // geometry.chunk_tokens
-        while chunk_count > 0 and not tiers.make_host_room(first_chunk + chunk_count - len(record.chunks), record):
-            chunk_count //= 2
-        if chunk_count <= 0:
+        while stop > start and not (self._within_quota(start, stop) and self._host_room(record, stop)):
+            stop = (first_chunk + (stop // geometry.chunk_tokens - first_chunk) // 2) * geometry.chunk_tokens
+        if stop <= start:
             return None
-        stop = (first_chunk + chunk_count) * geometry.chunk_tokens
         new_chunks = tiers.chunks.allocate(geometry.chunks(stop) - len(record.chunks))
         first_page = start // geometry.page_tokens
         pages = record.pages[first_page : geometry.pages(stop)].copy()
@@ -261,6 +301,16 @@ class CacheManager:
         self.offloading_tokens += task.buffer_tokens
         self._register(task)
         return task
+
+    def _within_quota(self, start: int, stop: int) -> bool:
+        pages = self.geometry.pages(stop) - start // self.geometry.page_tokens
+        return self.offloading_tokens + pages * self.geometry.page_tokens <= self._quota
+
+    def _host_room(self, record: UserRecord, stop: int) -> bool:
+        return self.tiers.make_host_room(self.geometry.chunks(stop) - len(record.chunks), record)
+
+    def _whole_chunks(self, length: int) -> int:
+        return length // self.geometry.chunk_tokens * self.geometry.chunk_tokens
 
     def _register(self, task: OnloadTask | OffloadTask) -> None:
         task.record.pins += 1
@@ -283,8 +333,13 @@ class CacheManager:
             record = next((record for _, record in self.users.items() if not record.pins), None)
             if record is None:
                 return
-            self.tiers.drop_device(record)
-            self.tiers.drop_host(record)
-            self.users.discard(record.user)
-            self.log_bytes -= BYTES_PER_USER + len(record.log) * BYTES_PER_TOKEN
-            self.counters.users_forgotten += 1
+            self._forget(record)
+            self.counters.logs_dropped += 1
+
+    def _forget(self, record: UserRecord) -> None:
+        record.onload = None
+        self.tiers.drop_device(record)
+        self.tiers.drop_host(record)
+        self.users.discard(record.user)
+        self.log_bytes -= BYTES_PER_USER + len(record.log) * BYTES_PER_TOKEN
+        record.log.wipe()

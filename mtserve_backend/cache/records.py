@@ -142,6 +142,7 @@ class Counters:
     """Exact totals since start-up, in tokens unless the name says otherwise."""
 
     requests: int = 0
+    uncached_requests: int = 0
     found_device: int = 0
     found_host: int = 0
     recomputed: int = 0
@@ -149,8 +150,11 @@ class Counters:
     onloaded: int = 0
     offloaded: int = 0
     device_evictions: int = 0
+    device_evicted: int = 0
     device_evicted_unsaved: int = 0
     host_evictions: int = 0
+    host_evicted: int = 0
+    logs_dropped: int = 0
     users_forgotten: int = 0
     offloads_refused: int = 0
     onload_failures: int = 0

@@ -17,8 +17,9 @@ class SlotError(RuntimeError):
 class SlotPool:
     """Slots `first .. first + size - 1`. A slot is free exactly while its reference count is zero."""
 
-    def __init__(self, name: str, size: int, first: int = 0) -> None:
+    def __init__(self, name: str, size: int, first: int = 0, note_freed: bool = False) -> None:
         self.name, self.size, self.first = name, size, first
+        self._freed: list[Slots] | None = [] if note_freed else None
         self._references = np.zeros(size, dtype=np.int32)
         # A stack whose top hands out ascending numbers: neighbours in a history become neighbours in memory.
         self._stack: Slots = np.arange(size - 1, -1, -1, dtype=np.int64)
@@ -59,6 +60,15 @@ class SlotPool:
         freed = np.unique(index[left == 0])[::-1]
         self._stack[self._top : self._top + len(freed)] = freed
         self._top += len(freed)
+        if self._freed is not None and len(freed):
+            self._freed.append(freed + self.first)
+
+    def take_freed(self) -> Slots:
+        """Slots that became free since the last call, whoever has them now; nothing unless they are noted."""
+        if not self._freed:
+            return NO_SLOTS
+        freed, self._freed = np.concatenate(self._freed), []
+        return freed
 
     def references(self, slot: int) -> int:
         return int(self._references[slot - self.first])

@@ -12,11 +12,11 @@ from mtserve_backend.cache.slots import NO_SLOTS, SlotPool, Slots
 class Tiers:
     """Pools of device pages, onload-buffer pages and host chunks, and the users that hold them."""
 
-    def __init__(self, geometry: Geometry, counters: Counters) -> None:
+    def __init__(self, geometry: Geometry, counters: Counters, note_freed: bool = False) -> None:
         self.geometry, self.counters = geometry, counters
-        self.primary = SlotPool("device pages", geometry.device_pages)
-        self.onload = SlotPool("onload pages", geometry.onload_pages, first=geometry.device_pages)
-        self.chunks = SlotPool("host chunks", geometry.host_chunks)
+        self.primary = SlotPool("device pages", geometry.device_pages, note_freed=note_freed)
+        self.onload = SlotPool("onload pages", geometry.onload_pages, geometry.device_pages, note_freed)
+        self.chunks = SlotPool("host chunks", geometry.host_chunks, note_freed=note_freed)
         self.on_device: LRU[User, UserRecord] = LRU()
         self.on_host: LRU[User, UserRecord] = LRU()
         self.unsaved: LRU[User, UserRecord] = LRU()
@@ -29,6 +29,7 @@ class Tiers:
         victims = self.on_device.victims(short, size=lambda r: len(r.pages), spare=lambda r: r.pins > 0)
         for record in victims or ():
             self.counters.device_evictions += 1
+            self.counters.device_evicted += record.device_length
             self.counters.device_evicted_unsaved += record.device_length - record.host_length
             self.drop_device(record)
         return victims is not None
@@ -41,6 +42,7 @@ class Tiers:
         victims = self.on_host.victims(short, size=lambda r: len(r.chunks), spare=lambda r: r.pins > 0 or r is owner)
         for record in victims or ():
             self.counters.host_evictions += 1
+            self.counters.host_evicted += record.host_length
             self.drop_host(record)
         return victims is not None
 

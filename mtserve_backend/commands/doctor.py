@@ -178,7 +178,7 @@ def _weights(model: str, folder: Path) -> Finding:
     if not os.access(file, os.R_OK):
         text = f"{file} is missing or not readable: name the weights' folder with --weights."
         return Finding(f"{model} weights", "problem", text)
-    return Finding(f"{model} weights", "ok", f"{file}, {file.stat().st_size / _GIB:.2f} GiB")
+    return Finding(f"{model} weights", "ok", f"{file}, {file.stat().st_size / (1 << 20):.1f} MiB")
 
 
 def _memory(needed: int, free: int) -> Finding:

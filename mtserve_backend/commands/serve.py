@@ -35,7 +35,9 @@ def serve(options: ServeOptions) -> None:
 
     Raises ServerError or RepositoryError when it cannot start, ends by itself, or does not end in order.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both arrive as KeyboardInterrupt
+    # Both arrive as KeyboardInterrupt, and SIGINT also in a shell's background job, which starts with it ignored.
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="mtserve-repository-") as scratch:
         server = _server(options, Path(scratch))
         try:
@@ -51,8 +53,8 @@ def serve(options: ServeOptions) -> None:
             server.stop()
     if code:
         raise ServerError(
-            f"tritonserver ended with code {code}: --exit-timeout ({options.exit_timeout} s) was over, and models were not "
-            "finalized. Clients kept HTTP connections or sequences open, or a request took longer."
+            f"tritonserver ended with code {code}: --exit-timeout ({options.exit_timeout} s) was over, and models were "
+            "not finalized. Clients kept HTTP connections or sequences open, or a request took longer."
         )
 
 

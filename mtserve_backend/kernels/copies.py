@@ -48,6 +48,17 @@ def gather_pages(buffer: torch.Tensor, layer: torch.Tensor, pages: PageNumbers) 
         copy(buffer[index : index + count], layer[page : page + count])
 
 
+def zero(pages: torch.Tensor, slots: PageNumbers, dim: int) -> None:
+    """Overwrite slots of a pool, neighbouring ones at once, along its dimension `dim`."""
+    for _, slot, count in neighbours(slots):
+        pages.narrow(dim, slot, count).zero_()
+
+
+def zero_all(buffer: torch.Tensor) -> None:
+    """Overwrite a buffer."""
+    buffer.zero_()
+
+
 def _bytes(tensor: torch.Tensor) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     view: np.ndarray[tuple[int], np.dtype[np.uint8]] = tensor.view(-1).view(torch.uint8).numpy()
     return view

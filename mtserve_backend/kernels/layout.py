@@ -45,3 +45,8 @@ class Segment:
     def length(self) -> int:
         """History tokens whose keys exist once the new rows are appended."""
         return self.cached + self.new
+
+    def part(self, start: int, stop: int, first_row: int) -> Segment:
+        """Rows `start .. stop` of this segment (counted from its own first), placed at `first_row`."""
+        new = min(stop, self.new) - min(start, self.new)
+        return Segment(first_row, self.cached + min(start, self.new), new, stop - start - new, self.visible)

@@ -7,6 +7,7 @@ is reused only if row i of every layer depends on nothing that comes later and o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol
@@ -74,12 +75,20 @@ class Rows:
 
 
 class Attention(Protocol):
-    """The model's view of the cache: one call a layer."""
+    """The model's view of the cache: for each layer, one call for each span of rows, in order."""
+
+    def spans(self) -> Sequence[tuple[slice, Attend]]:
+        """Rows that one layer may compute together, and their attention. Nearly always one span of all rows."""
+        ...
+
+
+class Attend(Protocol):
+    """Attention for one span of rows."""
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Append the new rows' keys and values, then attend.
 
-        `q`, `k`, `v` and the result are `[T, heads * head_dim]` in the order of `Rows`; the result is
+        `q`, `k`, `v` and the result are `[span, heads * head_dim]` in the order of `Rows`; the result is
         `sum_j SiLU(q_i . k_j) v_j` over what row i may see, without the constant 1/N, which is the model's.
         """
         ...

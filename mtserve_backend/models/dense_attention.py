@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional as F
+
+from mtserve_backend.models.contract import Attend
 
 
 class DenseAttention:
@@ -16,6 +20,9 @@ class DenseAttention:
     def __init__(self, batch: int, length: int, heads: int) -> None:
         self.batch, self.length, self.heads = batch, length, heads
         self.visible = torch.ones(length, length, dtype=torch.bool).tril_()
+
+    def spans(self) -> Sequence[tuple[slice, Attend]]:
+        return [(slice(None), self)]
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         del layer

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from mtserve_backend.kernels.layout import KVShape
 from mtserve_backend.models.config import HSTUConfig
-from mtserve_backend.models.contract import Attention, Declaration, Rows, Window
+from mtserve_backend.models.contract import Attend, Attention, Declaration, Rows, Window
 
 
 def _silu(x: torch.Tensor) -> torch.Tensor:
@@ -33,9 +33,9 @@ class HSTULayer(nn.Module):
         self.output_norm = nn.LayerNorm(self.inner, eps=config.norm_eps)
         self.output = nn.Linear(self.inner, config.hidden)
 
-    def forward(self, x: torch.Tensor, index: int, attention: Attention) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, index: int, attend: Attend) -> torch.Tensor:
         u, v, q, k = torch.split(_silu(self.uvqk(self.input_norm(x))), self.inner, dim=-1)
-        o = attention(index, q, k, v) * self.inverse_n
+        o = attend(index, q, k, v) * self.inverse_n
         projected: torch.Tensor = self.output(self.output_norm(o * u))
         return x + projected
 
@@ -95,7 +95,8 @@ class HSTU(nn.Module):
 
     def encode(self, x: torch.Tensor, attention: Attention) -> torch.Tensor:
         for index, layer in enumerate(self.layers):
-            x = layer(x, index, attention)
+            done = [layer(x[rows], index, attend) for rows, attend in attention.spans()]
+            x = done[0] if len(done) == 1 else torch.cat(done)
         return x
 
     def score(self, outputs: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,17 @@ def parse(request: Any) -> RankRequest:
     if len(start) != 1:
         raise RequestError(Code.INVALID_ARG, f"HISTORY_START has {len(start)} values; it is one position, shape [1, 1]")
     tokens = Tokens(int(start[0]), inputs["HISTORY_ITEMS"], inputs["HISTORY_ACTIONS"].astype(np.int32, copy=False))
-    return RankRequest(_user(request), tokens, inputs["CANDIDATES"], _top_k(request))
+    parameters = json.loads(request.parameters() or "{}")
+    timeout_us = request.timeout()
+    return RankRequest(
+        _user(request),
+        tokens,
+        inputs["CANDIDATES"],
+        _top_k(parameters),
+        forget=_forget(parameters),
+        deadline=time.monotonic() + timeout_us / 1e6 if timeout_us else None,
+        cancelled=request.is_cancelled,
+    )
 
 
 def respond(outcome: Outcome) -> Any:
@@ -66,8 +77,14 @@ def _user(request: Any) -> User:
     return user or None
 
 
-def _top_k(request: Any) -> int | None:
-    parameters = json.loads(request.parameters() or "{}")
+def _forget(parameters: dict[str, Any]) -> bool:
+    forget = parameters.get("forget", False)
+    if not isinstance(forget, bool):
+        raise RequestError(Code.INVALID_ARG, f"forget is {forget!r}; it must be true or false")
+    return forget
+
+
+def _top_k(parameters: dict[str, Any]) -> int | None:
     if "top_k" not in parameters:
         return None
     top_k = parameters["top_k"]

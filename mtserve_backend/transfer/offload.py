@@ -6,12 +6,15 @@ Source: MTServe section 4.2, "Transient Offload Pipeline". The manager keeps the
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from mtserve_backend.cache.records import OffloadTask
 from mtserve_backend.kernels import copies
 from mtserve_backend.transfer.completions import Completion, CompletionQueue
+from mtserve_backend.transfer.paths import HostPath
 from mtserve_backend.transfer.pools import Pools
 from mtserve_backend.transfer.streams import Event, Stream, StreamBroken
 
@@ -19,41 +22,61 @@ log = logging.getLogger(__name__)
 
 
 class Offloader:
-    """Submits tasks to the offload stream."""
+    """Submits tasks to the offload stream. With `zero` the transient buffers are overwritten after use."""
 
-    def __init__(self, pools: Pools, offload: Stream, completions: CompletionQueue) -> None:
+    def __init__(
+        self, pools: Pools, path: HostPath, offload: Stream, completions: CompletionQueue, zero: bool = False
+    ) -> None:
         self._pools = pools
+        self._path = path
         self._offload = offload
         self._completions = completions
+        self._zero = zero
 
     def save(self, task: OffloadTask, after: Event) -> None:
         """Start a task. `after` is the compute that wrote its pages."""
+        job = _Job(self._pools, task)
         try:
             self._offload.wait(after)
-            self._offload.submit(lambda: self._save(task))
+            self._offload.submit(job.guarded(job.gather))
+            done = 0
+            for run in task.runs:
+                pages = slice(done, done + len(run.pages))
+                for layer in range(len(job.buffer)):
+                    target = self._pools.host[run.chunk, layer, run.first : run.first + len(run.pages)]
+                    self._path.save(job.buffer[layer, pages], target, self._offload, job.guarded)
+                done += len(run.pages)
+            self._path.settle(self._offload)
+            if self._zero:
+                self._offload.submit(job.guarded(partial(copies.zero_all, job.buffer)))
+            self._offload.submit(lambda: self._completions.put(Completion(task, job.failed)))
         except StreamBroken:
             log.error("the offload stream is gone; its user's new keys stay on the device only")
 
-    def _save(self, task: OffloadTask) -> None:
-        failed = True
-        try:
-            self._copy(task)
-            failed = False
-        except Exception:
-            log.exception("an offload failed; the user's new keys stay on the device only")
-        finally:
-            self._completions.put(Completion(task, failed))
 
-    def _copy(self, task: OffloadTask) -> None:
-        device, host = self._pools.device, self._pools.host
-        pages = task.held_pages
-        buffer = torch.empty((device.shape[0], len(pages), *device.shape[2:]), dtype=device.dtype, device=device.device)
-        for layer in range(len(buffer)):
-            copies.gather_pages(buffer[layer], device[layer], pages)
-        done = 0
-        for run in task.runs:
-            count = len(run.pages)
-            for layer in range(len(buffer)):
-                target = host[run.chunk, layer, run.first : run.first + count]
-                copies.copy(target, buffer[layer, done : done + count])
-            done += count
+class _Job:
+    """A task and its transient buffer `[layers, pages, 2, heads, page_tokens, head_dim]`."""
+
+    def __init__(self, pools: Pools, task: OffloadTask) -> None:
+        device = pools.device
+        shape = (device.shape[0], len(task.held_pages), *device.shape[2:])
+        self.buffer = torch.empty(shape, dtype=device.dtype, device=device.device)
+        self.failed = False
+        self._device = device
+        self._pages = task.held_pages
+
+    def gather(self) -> None:
+        for layer in range(len(self.buffer)):
+            copies.gather_pages(self.buffer[layer], self._device[layer], self._pages)
+
+    def guarded(self, work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            if self.failed:
+                return
+            try:
+                work()
+            except Exception:
+                log.exception("an offload failed; the user's new keys stay on the device only")
+                self.failed = True
+
+        return run

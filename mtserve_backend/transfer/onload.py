@@ -13,6 +13,7 @@ from functools import partial
 from mtserve_backend.cache.records import OnloadTask
 from mtserve_backend.kernels import copies
 from mtserve_backend.transfer.completions import Completion, CompletionQueue
+from mtserve_backend.transfer.paths import Guard, HostPath
 from mtserve_backend.transfer.pools import Pools
 from mtserve_backend.transfer.streams import Event, Stream, StreamBroken
 
@@ -36,15 +37,20 @@ class OnloadHandle:
     failed: bool = False
     scattering: bool = False
 
-    def arrived(self, layer: int) -> bool:
-        return layer < len(self.layers) and self.layers[layer].done and not self.failed
+    @property
+    def arrived(self) -> bool:
+        """Whether every layer is there."""
+        return bool(self.layers) and self.layers[-1].done and not self.failed
 
 
 class Onloader:
     """Submits loads to the onload stream and scatters to the scatter stream."""
 
-    def __init__(self, pools: Pools, onload: Stream, scatter: Stream, completions: CompletionQueue) -> None:
+    def __init__(
+        self, pools: Pools, path: HostPath, onload: Stream, scatter: Stream, completions: CompletionQueue
+    ) -> None:
         self._pools = pools
+        self._path = path
         self._onload = onload
         self._scatter = scatter
         self._completions = completions
@@ -60,7 +66,7 @@ class Onloader:
                 self._onload.wait(after)
             for layer in range(self._pools.device.shape[0]):
                 for handle in handles:
-                    self._onload.submit(self._guarded(handle, partial(self._load_layer, handle.task, layer)))
+                    self._load_layer(handle.task, layer, partial(self._guarded, handle))
                     handle.layers.append(self._onload.record())
         except StreamBroken:
             for handle in handles:
@@ -82,11 +88,10 @@ class Onloader:
         except StreamBroken:
             handle.failed = True
 
-    def _load_layer(self, task: OnloadTask, layer: int) -> None:
-        target = self._pools.device[layer]
+    def _load_layer(self, task: OnloadTask, layer: int, guard: Guard) -> None:
         for run in task.runs:
             source = self._pools.host[run.chunk, layer, run.first : run.first + len(run.pages)]
-            copies.copy_pages(target, run.pages, source)
+            self._path.load(source, self._pools.device[layer], run.pages, self._onload, guard)
 
     def _scatter_layer(self, task: OnloadTask, layer: int) -> None:
         copies.scatter_pages(self._pools.device[layer], task.staged, task.primary)

@@ -27,8 +27,10 @@ class Pools:
     host: torch.Tensor
 
     @classmethod
-    def allocate(cls, geometry: Geometry, kv: KVShape, device: torch.device, dtype: torch.dtype) -> Pools:
-        """Raises `PoolError`."""
+    def allocate(
+        cls, geometry: Geometry, kv: KVShape, device: torch.device, dtype: torch.dtype, pinned: bool = True
+    ) -> Pools:
+        """With `pinned` the host pool is page-locked where there is a bus to cross. Raises `PoolError`."""
         page = (2, kv.heads, geometry.page_tokens, kv.head_dim)
         device_shape = (kv.layers, geometry.device_pages + geometry.onload_pages, *page)
         host_shape = (geometry.host_chunks, kv.layers, geometry.chunk_pages, *page)
@@ -42,7 +44,7 @@ class Pools:
         try:
             # Written once, so that memory that cannot be had is missed at start-up and not on a user's request.
             return cls(
-                torch.zeros(device_shape, dtype=dtype, device=device).fill_(0), _pinned(host_shape, dtype, device)
+                torch.zeros(device_shape, dtype=dtype, device=device).fill_(0), _host(host_shape, dtype, device, pinned)
             )
         except RuntimeError as error:
             raise PoolError(f"the pools could not be allocated: {error}") from error
@@ -55,10 +57,14 @@ class Pools:
     def host_bytes(self) -> int:
         return self.host.numel() * self.host.element_size()
 
+    def staging(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Two page-locked buffers of one layer of a chunk each."""
+        shape, device = tuple(self.host.shape[2:]), self.device.device
+        return _host(shape, self.host.dtype, device, True), _host(shape, self.host.dtype, device, True)
 
-def _pinned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    pin = device.type == "cuda"
-    return torch.zeros(shape, dtype=dtype, pin_memory=pin).fill_(0)
+
+def _host(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, pinned: bool) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, pin_memory=pinned and device.type == "cuda").fill_(0)
 
 
 def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:

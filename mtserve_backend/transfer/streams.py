@@ -29,8 +29,8 @@ class Event(Protocol):
     @property
     def done(self) -> bool: ...
 
-    def wait(self, timeout_s: float) -> None:
-        """Block the calling thread until it is reached. Raises `WaitTimeout` or `StreamBroken`."""
+    def wait(self, timeout_s: float | None) -> None:
+        """Block the calling thread until it is reached; None: however long. Raises `WaitTimeout` or `StreamBroken`."""
         ...
 
 
@@ -118,10 +118,8 @@ class CpuStream:
             return
         if threading.current_thread() is self._thread:
             event.wait(self._wait_limit_s)
-        elif isinstance(event, CpuEvent):
-            self._put(lambda: event.wait(None))
         else:
-            raise TypeError(f"the {self.name} stream runs on the CPU and cannot wait for {type(event).__name__}")
+            self._put(lambda: event.wait(None))
 
     def close(self, timeout_s: float) -> None:
         with self._gate:

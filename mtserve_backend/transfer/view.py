@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,11 +24,23 @@ class Placement:
     pages: PageNumbers | None
 
 
+@dataclass(frozen=True)
+class _Place:
+    """A segment whose pages are known; in the scratch pages or in the pool."""
+
+    segment: Segment
+    pages: PageNumbers
+    in_scratch: bool
+
+
 class CacheView:
-    """Attention over leased pages, for one batch. Implements `models.contract.Attention`.
+    """Attention over leased pages, for one slice of a wave. Implements `models.contract.Attention`.
 
     `device` is the pool `[layers, pages, 2, heads, page_tokens, head_dim]`; `handles` are the loads that layer l must
     wait for. The time spent waiting is in `waited_s`.
+
+    Keys that are kept nowhere live in scratch pages of one layer, so their rows cannot be cut into slices that run one
+    after the other through all layers. They are cut inside each layer instead, into spans of at most `span_rows`.
     """
 
     def __init__(
@@ -37,23 +50,18 @@ class CacheView:
         placements: Sequence[Placement],
         handles: Sequence[OnloadHandle],
         compute: Stream,
+        span_rows: int,
     ) -> None:
+        self.waited_s = 0.0
         self._device = device
         self._kv = kv
         self._handles = handles
         self._compute = compute
-        self.waited_s = 0.0
-        self._placements: list[tuple[Segment, PageNumbers, bool]] = []
-        self._scratch = self._place(placements)
+        places, self._scratch = self._place(placements)
+        self._spans = [(rows, partial(self._attend, inside)) for rows, inside in _cut(places, span_rows)]
 
-    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        self.await_layer(layer)
-        out = torch.empty((len(q), self._kv.heads * self._kv.head_dim), dtype=q.dtype, device=q.device)
-        for segment, pages, in_scratch in self._placements:
-            storage = self._scratch if in_scratch else self._device[layer]
-            attention.append(storage, pages, k, v, segment)
-            attention.attend(storage, pages, q, k, v, segment, out)
-        return out
+    def spans(self) -> Sequence[tuple[slice, Callable[..., torch.Tensor]]]:
+        return self._spans
 
     def await_layer(self, layer: int) -> None:
         """Order what follows after the arrival of the layer's keys. Raises `OnloadFailed`."""
@@ -72,8 +80,20 @@ class CacheView:
         if late:
             raise OnloadFailed([handle.task for handle in late])
 
-    def _place(self, placements: Sequence[Placement]) -> torch.Tensor:
+    def _attend(
+        self, places: Sequence[_Place], layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        self.await_layer(layer)
+        out = torch.empty((len(q), self._kv.heads * self._kv.head_dim), dtype=q.dtype, device=q.device)
+        for place in places:
+            storage = self._scratch if place.in_scratch else self._device[layer]
+            attention.append(storage, place.pages, k, v, place.segment)
+            attention.attend(storage, place.pages, q, k, v, place.segment, out)
+        return out
+
+    def _place(self, placements: Sequence[Placement]) -> tuple[list[_Place], torch.Tensor]:
         page_tokens = self._device.shape[4]
+        places: list[_Place] = []
         scratch_pages = 0
         for placement in placements:
             pages, in_scratch = placement.pages, placement.pages is None
@@ -81,9 +101,19 @@ class CacheView:
                 count = -(-placement.segment.length // page_tokens)
                 pages = np.arange(scratch_pages, scratch_pages + count)
                 scratch_pages += count
-            self._placements.append((placement.segment, pages, in_scratch))
-        return torch.empty(
-            (scratch_pages, 2, self._kv.heads, page_tokens, self._kv.head_dim),
-            dtype=self._device.dtype,
-            device=self._device.device,
-        )
+            places.append(_Place(placement.segment, pages, in_scratch))
+        shape = (scratch_pages, 2, self._kv.heads, page_tokens, self._kv.head_dim)
+        return places, torch.empty(shape, dtype=self._device.dtype, device=self._device.device)
+
+
+def _cut(places: Sequence[_Place], span_rows: int) -> list[tuple[slice, list[_Place]]]:
+    """All places as one span, or, if a place is longer than `span_rows` by itself, that place in several."""
+    if len(places) != 1 or places[0].segment.rows <= span_rows:
+        return [(slice(None), list(places))]
+    (place,) = places
+    spans: list[tuple[slice, list[_Place]]] = []
+    for start in range(0, place.segment.rows, span_rows):
+        stop = min(start + span_rows, place.segment.rows)
+        segment = place.segment.part(start, stop, first_row=0)
+        spans.append((slice(start, stop), [_Place(segment, place.pages, place.in_scratch)]))
+    return spans

@@ -29,7 +29,6 @@ def start_engine() -> Iterator[Callable[..., Engine]]:
     yield start
     for engine in engines:
         engine.close(10)
-        for completion in engine._completions.drain():
-            engine._complete(completion)
+        engine.moves.take_in()
         audit(engine.manager)
         assert not engine.manager.tasks, "transfers never completed"

@@ -29,7 +29,7 @@ def settle(engine: Engine) -> None:
     """Let every transfer finish."""
     engine.upkeep()
     while engine.manager.tasks:
-        assert engine._await_completion()
+        assert engine.moves.await_one()
     engine.upkeep()
 
 

@@ -11,12 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mtserve_backend.cache.audit import audit
-from mtserve_backend.ranking import RankRequest
+from mtserve_backend.cache.history import Tokens
+from mtserve_backend.ranking import RankAnswer, RankRequest
 from tests.engine import worlds
 from tests.engine.worlds import History
 
 _FOLDERS = {scoring: Path(tempfile.mkdtemp(prefix="mtserve_lively_")) for scoring in ("target", "next_item")}
 _MODELS = {scoring: worlds.lively_model(folder, scoring) for scoring, folder in _FOLDERS.items()}
+
+NOBODY = np.empty(0, dtype=np.int64)
+NOTHING = Tokens(0, NOBODY, NOBODY.astype(np.int32))
 
 geometries = st.fixed_dictionaries(
     {
@@ -27,6 +31,8 @@ geometries = st.fixed_dictionaries(
         "host_chunks": st.integers(1, 30),
         "pass_tokens": st.sampled_from([16, 40, 1000]),
         "cache_mode": st.sampled_from(["hierarchical", "hierarchical", "device", "recompute"]),
+        "host_memory": st.sampled_from(["pinned", "pageable"]),
+        "zero_on_free": st.booleans(),
     }
 )
 
@@ -70,6 +76,8 @@ def run_random_visits(geometry: dict[str, object], scoring: str, seed: int, roun
         host_cache=f"{geometry['host_chunks']} chunks",
         pass_tokens=geometry["pass_tokens"],
         cache_mode=geometry["cache_mode"],
+        host_memory=geometry["host_memory"],
+        zero_on_free=geometry["zero_on_free"],
     )
     histories = [worlds.random_history(rng, int(rng.integers(0, 40))) for _ in range(users)]
     known: dict[int, History] = {}
@@ -99,10 +107,16 @@ def run_random_visits(geometry: dict[str, object], scoring: str, seed: int, roun
                 assert info.device + info.host + info.recomputed + info.new == window
                 assert info.history_length == len(history)
             audit(engine.manager)
+            if rng.random() < 0.3:
+                engine.idle()
+            if rng.random() < 0.05:
+                forgotten = int(rng.integers(users))
+                (outcome,) = engine.serve([RankRequest(forgotten + 1, NOTHING, NOBODY, forget=True)])
+                assert isinstance(outcome, RankAnswer), outcome
+                known.pop(forgotten, None)
     finally:
         engine.close(10)
-    for completion in engine._completions.drain():
-        engine._complete(completion)
+    engine.moves.take_in()
     audit(engine.manager)
     assert not engine.manager.tasks
 

@@ -14,9 +14,11 @@ import torch
 
 from mtserve_backend.cache.records import OnloadTask
 from mtserve_backend.engine import Engine
+from mtserve_backend.kernels import copies
 from mtserve_backend.models.contract import Attention
 from mtserve_backend.models.hstu import HSTU
 from mtserve_backend.ranking import Code, RankAnswer, RequestError
+from mtserve_backend.transfer import offload
 from tests.engine import worlds
 from tests.engine.test_batches import CANDIDATES, grown, settle
 from tests.engine.worlds import History
@@ -35,6 +37,10 @@ def evicted_users(engine: Engine, count: int = 2) -> dict[int, History]:
     return histories
 
 
+def burn() -> None:
+    raise OSError("the bus is on fire")
+
+
 def check(engine: Engine, model: HSTU, histories: dict[int, History]) -> list[RankAnswer]:
     outcomes = engine.serve([worlds.request(user, history, CANDIDATES) for user, history in histories.items()])
     return [
@@ -51,14 +57,16 @@ def test_a_failed_load_is_never_counted_as_loaded(
     model, folder = lively
     engine = start_engine(folder, device_cache="20 pages")
     histories = evicted_users(engine, 3)
-    original = getattr(engine._onloader, stage)
+    original = getattr(engine.moves.onloader, stage)
 
-    def failing(task: Any, at: int) -> None:
+    def failing(task: Any, at: int, *guard: Any) -> None:
         if at == layer and task.record.user == 1:
-            raise OSError("the bus is on fire")
-        original(task, at)
+            if not guard:
+                raise OSError("the bus is on fire")
+            engine.streams.onload.submit(guard[0](burn))
+        original(task, at, *guard)
 
-    monkeypatch.setattr(engine._onloader, stage, failing)
+    monkeypatch.setattr(engine.moves.onloader, stage, failing)
     answers = check(engine, model, histories)
     if stage == "_load_layer":
         assert answers[0].cache.host == 0
@@ -76,13 +84,13 @@ def test_a_load_that_never_arrives_is_given_up_and_its_pages_stay_held(
     model, folder = lively
     engine = start_engine(folder, device_cache="20 pages", transfer_timeout_s=0.2)
     histories = evicted_users(engine, 3)
-    stuck, original = threading.Event(), engine._onloader._load_layer
+    stuck, original = threading.Event(), engine.moves.onloader._load_layer
 
-    def slow(task: Any, layer: int) -> None:
-        stuck.wait(30)
-        original(task, layer)
+    def slow(task: Any, layer: int, guard: Any) -> None:
+        engine.streams.onload.submit(lambda: stuck.wait(30) and None)
+        original(task, layer, guard)
 
-    monkeypatch.setattr(engine._onloader, "_load_layer", slow)
+    monkeypatch.setattr(engine.moves.onloader, "_load_layer", slow)
     begin = time.monotonic()
     answers = check(engine, model, {1: histories[1]})
     assert time.monotonic() - begin < 10
@@ -101,13 +109,8 @@ def test_pages_under_a_slow_offload_are_not_handed_out(
 ) -> None:
     model, folder = lively
     engine = start_engine(folder, device_cache="12 pages")
-    hold, original = threading.Event(), engine._offloader._copy
-
-    def slow(task: Any) -> None:
-        assert hold.wait(30)
-        original(task)
-
-    monkeypatch.setattr(engine._offloader, "_copy", slow)
+    hold = threading.Event()
+    engine.streams.offload.submit(lambda: hold.wait(30) and None)
     rng = np.random.default_rng(3)
     first, second = worlds.random_history(rng, 32), worlds.random_history(rng, 16)
     engine.serve([worlds.request(1, first, CANDIDATES)])
@@ -129,15 +132,21 @@ def test_a_history_rewritten_under_a_slow_offload(
     """Another history's bytes must never be taken for this one's, nor pages written while they are being read."""
     model, folder = lively
     engine = start_engine(folder, device_cache="30 pages")
-    hold, original = threading.Event(), engine._offloader._copy
+    hold, original = threading.Event(), offload.Offloader.save
 
-    def slow(task: Any) -> None:
-        assert hold.wait(30)
-        before = engine._pools.device[:, torch.from_numpy(task.held_pages)].clone()
-        original(task)
-        assert torch.equal(before, engine._pools.device[:, torch.from_numpy(task.held_pages)])
+    def watched(self: offload.Offloader, task: Any, after: Any) -> None:
+        """The pages must be the same before and after they are copied."""
+        before: list[torch.Tensor] = []
+        pages = torch.from_numpy(task.held_pages)
+        device = engine._pools.device
+        engine.streams.offload.wait(after)
+        engine.streams.offload.submit(lambda: hold.wait(30) and None)
+        engine.streams.offload.submit(lambda: before.append(device[:, pages].clone()))
+        original(self, task, after)
+        engine.streams.offload.submit(lambda: changed.append(not torch.equal(before[0], device[:, pages])))
 
-    monkeypatch.setattr(engine._offloader, "_copy", slow)
+    changed: list[bool] = []
+    monkeypatch.setattr(offload.Offloader, "save", watched)
     rng = np.random.default_rng(4)
     history = worlds.random_history(rng, 32)
     check(engine, model, {1: history})
@@ -149,6 +158,8 @@ def test_a_history_rewritten_under_a_slow_offload(
     check(engine, model, {user: worlds.random_history(rng, 40) for user in (2, 3)})
     settle(engine)
     check(engine, model, {1: rewritten})
+    assert changed
+    assert not any(changed)
 
 
 def test_a_failed_offload_loses_no_score(
@@ -157,10 +168,10 @@ def test_a_failed_offload_loses_no_score(
     model, folder = lively
     engine = start_engine(folder, device_cache="12 pages")
 
-    def failing(task: Any) -> None:
+    def failing(*_: Any) -> None:
         raise OSError("no space left on the bus")
 
-    monkeypatch.setattr(engine._offloader, "_copy", failing)
+    monkeypatch.setattr(offload.copies, "gather_pages", failing)
     rng = np.random.default_rng(5)
     histories = {user: worlds.random_history(rng, 32) for user in (1, 2)}
     for user, history in histories.items():
@@ -191,8 +202,9 @@ def test_one_request_that_cannot_be_computed_fails_alone(
     original = engine.model.encode
 
     def failing(x: torch.Tensor, attention: Attention) -> torch.Tensor:
-        segments = [segment for segment, _, _ in attention._placements]  # type: ignore[attr-defined]
-        if any(segment.length == 22 for segment in segments):
+        ((_, attend),) = attention.spans()
+        (places,) = attend.args  # type: ignore[attr-defined]
+        if any(place.segment.length == 22 for place in places):
             raise RuntimeError("not this one")
         return original(x, attention)
 
@@ -225,13 +237,16 @@ def test_a_dead_transfer_stream_is_noticed_and_survived(lively: Lively, tmp_path
     engine.close(5)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("host_memory", ["pinned", "pageable"])
 def test_slow_streams_change_nothing_but_time(
-    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch, seed: int
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch, seed: int, host_memory: str
 ) -> None:
     model, folder = lively
     rng = np.random.default_rng(seed)
-    engine = start_engine(folder, device_cache="26 pages", onload_buffer=f"{rng.integers(0, 20)} pages")
+    engine = start_engine(
+        folder, device_cache="26 pages", onload_buffer=f"{rng.integers(0, 20)} pages", host_memory=host_memory
+    )
     delays = np.random.default_rng(seed)
 
     def slowed(work: Callable[..., None]) -> Callable[..., None]:
@@ -241,12 +256,8 @@ def test_slow_streams_change_nothing_but_time(
 
         return run
 
-    for owner, stage in (
-        (engine._onloader, "_load_layer"),
-        (engine._onloader, "_scatter_layer"),
-        (engine._offloader, "_copy"),
-    ):
-        monkeypatch.setattr(owner, stage, slowed(getattr(owner, stage)))
+    for stage in ("copy", "copy_pages", "scatter_pages", "gather_pages"):
+        monkeypatch.setattr(copies, stage, slowed(getattr(copies, stage)))
     histories = {user: worlds.random_history(rng, int(rng.integers(1, 50))) for user in range(1, 7)}
     for _ in range(25):
         users = rng.choice(list(histories), size=3, replace=False).tolist()

@@ -1,0 +1,58 @@
+# `make demo` and `make test` are all a newcomer needs; both make their own environment in .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help venv demo test test-quick test-slow lint perf-core train constraints clean
+
+help:
+	@echo "make demo        a real Triton, real users, three cache modes side by side (about 6 minutes after downloads)"
+	@echo "make test        lint, types, every test but the slow ones (about 10 minutes on 2 cores)"
+	@echo "make test-quick  the same without the tests that start a server (about 4 minutes)"
+	@echo "make test-slow   the long searches for counter-examples (an hour)"
+	@echo "make perf-core   cached against recomputed, in process"
+	@echo "make train       train the committed model again (about 3 minutes)"
+	@echo "make venv        only the environment; PYTHON=python3.12 chooses the interpreter"
+
+venv: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml client/pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; ok = (3, 10) <= v <= (3, 12); sys.exit(0 if ok else \
+		f"mtserve runs on Python 3.10 to 3.12, this is {v[0]}.{v[1]}: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable ./client --editable '.[server,perf,dev]'
+	@touch $@
+
+demo: venv
+	$(BIN)/python -m perf.demo
+
+test: lint test-quick
+	$(BIN)/python -m pytest tests/server
+
+test-quick: venv
+	$(BIN)/python -m pytest tests --ignore=tests/server
+
+test-slow: venv
+	$(BIN)/python -m pytest tests -m slow
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+perf-core: venv
+	$(BIN)/python -m perf.core
+
+train: venv
+	$(BIN)/python -m perf.train --data ml-100k --out model_repository/hstu/1/weights
+
+# torch is held back to the release that the tests ran with; uv comes from `pip install uv`.
+constraints:
+	echo 'torch==2.13.0' | uv pip compile --quiet --universal --python-version 3.10 --no-emit-index-url --no-header \
+		--no-emit-package mtserve-client --extra server --extra perf --extra dev \
+		pyproject.toml client/pyproject.toml - -o constraints.txt
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info client/*.egg-info
