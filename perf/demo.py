@@ -33,24 +33,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     measured = Measured()
     weights = shipped() / "hstu" / "1" / "weights"
+    problems: list[str] = []
     interrupted = False
     try:
         data = _load(arguments.source, weights)
-        real, paper = MovieLensPart(data, weights), PaperPart(arguments.seed)
-        if arguments.quick:
-            real = MovieLensPart(data, weights, users=60)
-            paper = PaperPart(arguments.seed, users=3, history=1000, visits=6, lengths=(300, 600, 900, 1200))
-        real.run(measured.movielens)
-        paper.run(measured)
-    except (DatasetError, ServerError, MtserveError) as error:
+    except DatasetError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    real, paper = MovieLensPart(data, weights), PaperPart(arguments.seed)
+    if arguments.quick:
+        real = MovieLensPart(data, weights, users=60)
+        paper = PaperPart(arguments.seed, users=3, history=1000, visits=6, lengths=(300, 600, 900, 1200))
+    try:
+        real.run(measured.movielens)
+        paper.run(measured)
+    except (ServerError, MtserveError) as error:
+        problems.append(str(error))
     except KeyboardInterrupt:
         interrupted = True
         print("\ninterrupted: the server is stopped; this is what was measured until then")
-        if not measured.movielens:
-            return INTERRUPTED
-    problems = []
     for text, wrong in (
         demo_text.movielens_text(data, weights, measured.movielens),
         demo_text.paper_text(measured, paper.history),
