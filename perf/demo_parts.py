@@ -71,11 +71,12 @@ class PaperPart:
     users: int = 5
     history: int = 4000
     visits: int = 12
-    lengths: tuple[int, ...] = (512, 1024, 2048, 3072, 4096, 6144)
+    lengths: tuple[int, ...] = (600, 1200, 2400, 3600, 4800, 6000)
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Between two visits of a sweep's user the others fill the device: it finds itself evicted."""
+        """Between two visits of a sweep's user the others fill the device: it finds itself evicted, and what did
+        not fill a chunk, some 110 events on average, gone from the host too."""
         tokens = self.users * (self.history + 256) + self.visits * NEW_EVENTS
         return {
             "page_tokens": "256",
