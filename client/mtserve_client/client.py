@@ -6,11 +6,11 @@ import time
 from types import TracebackType
 
 from mtserve_client.base import BaseClient, CandidatesLike
+from mtserve_client.connect import connect
 from mtserve_client.errors import MtserveError
 from mtserve_client.events import EventsLike
 from mtserve_client.exchange import Exchange, Pause
 from mtserve_client.protocol import CacheInfo, Ranking
-from mtserve_client.transport import connect
 from mtserve_client.users import UserId
 
 
