@@ -75,8 +75,7 @@ class PaperPart:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Between two visits of a sweep's user the others fill the device: it finds itself evicted, and what did
-        not fill a chunk, some 110 events on average, gone from the host too."""
+        """Between two visits of a sweep's user the others fill the device: it finds itself evicted."""
         tokens = self.users * (self.history + 256) + self.visits * NEW_EVENTS
         return {
             "page_tokens": "256",
