@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -112,9 +113,19 @@ class Engine:
         return f"the {' and '.join(dead)} stream died" if dead else None
 
     def close(self, timeout_s: float) -> None:
-        """Stop the streams, each within `timeout_s`. Raises `WaitTimeout` if one does not stop."""
+        """Stop the streams, all of them within `timeout_s`. Raises `WaitTimeout` naming those that do not stop."""
+        deadline = time.monotonic() + timeout_s
+        late: list[str] = []
         for stream in self.streams.all():
-            stream.close(timeout_s)
+            with suppress(WaitTimeout):
+                stream.close(0)  # told first, all of them, so that they end side by side
+        for stream in self.streams.all():
+            try:
+                stream.close(max(0.0, deadline - time.monotonic()))
+            except WaitTimeout:
+                late.append(stream.name)
+        if late:
+            raise WaitTimeout(f"the {' and '.join(late)} stream did not finish its work within {timeout_s:g} s")
 
     # --- Algorithm 1 -------------------------------------------------------------------------------------------------
 

@@ -59,25 +59,32 @@ class RankingService:
             log.error("%s; it is left behind", error)
 
     def _run(self) -> None:
-        while True:
-            busy = bool(self.engine.manager.tasks)
+        try:
+            while self._turn():
+                pass
+        except BaseException:
+            log.exception("the engine failed; it takes no more requests")
+
+    def _turn(self) -> bool:
+        """Answer a batch, or use the time that none is there; False once the service is closed."""
+        busy = bool(self.engine.manager.tasks)
+        try:
+            batch = self._inbox.get(timeout=BUSY_UPKEEP_S if busy else IDLE_UPKEEP_S)
+        except queue.Empty:
+            self.engine.idle()
+            return True
+        if batch is None:
+            return False
+        requests, future = batch
+        if future.set_running_or_notify_cancel():
             try:
-                batch = self._inbox.get(timeout=BUSY_UPKEEP_S if busy else IDLE_UPKEEP_S)
-            except queue.Empty:
-                self.engine.idle()
-                continue
-            if batch is None:
-                return
-            requests, future = batch
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(self.engine.serve(requests))
-                self.engine.idle()
+                outcomes = self.engine.serve(requests)
             except BaseException as error:
-                log.exception("the engine failed; it takes no more requests")
                 future.set_exception(error)
                 raise
+            future.set_result(outcomes)
+            self.engine.idle()
+        return True
 
     @staticmethod
     def _unavailable(requests: Sequence[RankRequest], why: str) -> list[Outcome]:

@@ -307,7 +307,7 @@ class CacheManager:
         return self.offloading_tokens + pages * self.geometry.page_tokens <= self._quota
 
     def _host_room(self, record: UserRecord, stop: int) -> bool:
-        return self.tiers.make_host_room(self.geometry.chunks(stop) - len(record.chunks), record)
+        return self.tiers.make_host_room(self.geometry.chunks(stop) - len(record.chunks))
 
     def _whole_chunks(self, length: int) -> int:
         return length // self.geometry.chunk_tokens * self.geometry.chunk_tokens

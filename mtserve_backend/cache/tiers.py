@@ -34,12 +34,14 @@ class Tiers:
             self.drop_device(record)
         return victims is not None
 
-    def make_host_room(self, chunks: int, owner: UserRecord) -> bool:
-        """As `make_room`, on the host. A victim that is still on the device is saved again after its next visit."""
+    def make_host_room(self, chunks: int) -> bool:
+        """As `make_room`, on the host. A user on the device is no victim: it would be saved again, and so for ever."""
         short = chunks - self.chunks.free
         if short <= 0:
             return True
-        victims = self.on_host.victims(short, size=lambda r: len(r.chunks), spare=lambda r: r.pins > 0 or r is owner)
+        victims = self.on_host.victims(
+            short, size=lambda r: len(r.chunks), spare=lambda r: r.pins > 0 or r.device_length > 0
+        )
         for record in victims or ():
             self.counters.host_evictions += 1
             self.counters.host_evicted += record.host_length

@@ -35,7 +35,12 @@ class Offloader:
 
     def save(self, task: OffloadTask, after: Event) -> None:
         """Start a task. `after` is the compute that wrote its pages."""
-        job = _Job(self._pools, task)
+        try:
+            job = _Job(self._pools, task)
+        except RuntimeError:
+            log.exception("no memory for a transient buffer; the user's new keys stay on the device only")
+            self._completions.put(Completion(task, failed=True))
+            return
         try:
             self._offload.wait(after)
             self._offload.submit(job.guarded(job.gather))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -69,8 +70,7 @@ class Onloader:
                     self._load_layer(handle.task, layer, partial(self._guarded, handle))
                     handle.layers.append(self._onload.record())
         except StreamBroken:
-            for handle in handles:
-                handle.failed = True
+            self._give_up(handles)
         return handles
 
     def scatter(self, handle: OnloadHandle) -> None:
@@ -87,6 +87,15 @@ class Onloader:
             self._scatter.submit(lambda: self._completions.put(Completion(task, handle.failed)))
         except StreamBroken:
             handle.failed = True
+
+    def _give_up(self, handles: Sequence[OnloadHandle]) -> None:
+        """A copying thread is gone, but what was submitted before may be at work: the report must wait for its end."""
+        for handle in handles:
+            handle.failed = True
+        with suppress(StreamBroken):
+            end = self._onload.record()
+            for handle in handles:
+                handle.layers.append(end)
 
     def _load_layer(self, task: OnloadTask, layer: int, guard: Guard) -> None:
         for run in task.runs:
