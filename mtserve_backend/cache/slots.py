@@ -36,13 +36,13 @@ class SlotPool:
     def used(self) -> int:
         return self.size - self._top
 
-    def allocate(self, count: int) -> Slots:
-        """`count` slots with one reference each. Raises `SlotError` if fewer are free: ask `free` first."""
+    def allocate(self, count: int, references: int = 1) -> Slots:
+        """`count` slots with so many references each. Raises `SlotError` if fewer are free: ask `free` first."""
         if count > self._top:
             raise SlotError(f"{self.name}: {count} slots asked for, {self._top} of {self.size} free")
         taken = self._stack[self._top - count : self._top][::-1].copy()
         self._top -= count
-        self._references[taken] = 1
+        self._references[taken] = references
         return taken + self.first
 
     def hold(self, slots: Slots) -> None:
@@ -61,12 +61,14 @@ class SlotPool:
         index = self._index(slots)
         np.subtract.at(self._references, index, ONE)
         left = self._references[index]
-        if np.count_nonzero(left < 0):
-            np.add.at(self._references, index, ONE)
-            raise SlotError(f"{self.name}: release of slots that are not held {self._named(index, left < 0)}")
-        freed = _descending(index[left == 0])
-        if not len(freed):
-            return
+        if np.count_nonzero(left):  # some are not free now, or never were held
+            if np.count_nonzero(left < 0):
+                np.add.at(self._references, index, ONE)
+                raise SlotError(f"{self.name}: release of slots that are not held {self._named(index, left < 0)}")
+            index = index[left == 0]
+            if not len(index):
+                return
+        freed = _descending(index)
         self._stack[self._top : self._top + len(freed)] = freed
         self._top += len(freed)
         if self._freed is not None:
@@ -96,7 +98,9 @@ class SlotPool:
 
     def _index(self, slots: Slots) -> Slots:
         """Of slots that are at least one. As an unsigned number a negative one is out of range too."""
-        index = np.asarray(slots, dtype=np.int64) - self.first
+        index = np.asarray(slots, dtype=np.int64)
+        if self.first:
+            index = index - self.first
         if index.view(np.uint64).max() >= self.size:
             raise SlotError(
                 f"{self.name}: slots {slots.tolist()} are not all in {self.first}..{self.first + self.size - 1}"
