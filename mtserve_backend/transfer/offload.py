@@ -28,6 +28,7 @@ class Offloader:
         self, pools: Pools, path: HostPath, offload: Stream, completions: CompletionQueue, zero: bool = False
     ) -> None:
         self._pools = pools
+        self._host = pools.host.unbind(1)
         self._path = path
         self._offload = offload
         self._completions = completions
@@ -39,13 +40,8 @@ class Offloader:
         try:
             self._offload.wait(after)
             self._offload.submit(job.guarded(job.gather))
-            done = 0
-            for run in task.runs:
-                pages = slice(done, done + len(run.pages))
-                for layer in range(len(job.buffer)):
-                    target = self._pools.host[run.chunk, layer, run.first : run.first + len(run.pages)]
-                    self._path.save(job.buffer[layer, pages], target, self._offload, job.guarded)
-                done += len(run.pages)
+            for layer, host in zip(job.buffer, self._host, strict=True):
+                self._path.save(layer, host, task.runs, self._offload, job.guarded)
             self._path.settle(self._offload)
             if self._zero:
                 self._offload.submit(job.guarded(partial(copies.zero_all, job.buffer)))
