@@ -28,7 +28,6 @@ class Offloader:
         self, pools: Pools, path: HostPath, offload: Stream, completions: CompletionQueue, zero: bool = False
     ) -> None:
         self._pools = pools
-        self._host = pools.host.unbind(1)
         self._path = path
         self._offload = offload
         self._completions = completions
@@ -40,8 +39,7 @@ class Offloader:
         try:
             self._offload.wait(after)
             self._offload.submit(job.guarded(job.gather))
-            for layer, host in zip(job.buffer, self._host, strict=True):
-                self._path.save(layer, host, task.runs, self._offload, job.guarded)
+            self._path.save(job.buffer, self._pools.host, task.runs, self._offload, job.guarded)
             self._path.settle(self._offload)
             if self._zero:
                 self._offload.submit(job.guarded(partial(copies.zero_all, job.buffer)))

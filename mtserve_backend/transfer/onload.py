@@ -64,9 +64,10 @@ class Onloader:
         try:
             if after is not None:
                 self._onload.wait(after)
+            guards = [partial(self._guarded, handle) for handle in handles]
             for layer in range(len(self._device)):
-                for handle in handles:
-                    self._load_layer(handle.task, layer, partial(self._guarded, handle))
+                for task, guard in zip(tasks, guards, strict=True):
+                    self._load_layer(task, layer, guard)
                 arrived = self._onload.record()
                 for handle in handles:
                     handle.layers.append(arrived)
@@ -81,7 +82,7 @@ class Onloader:
         for handle in fresh:
             handle.scattering = True
         try:
-            for layer in range(len(self._device)):
+            for layer in range(len(self._device) if fresh else 0):
                 self._scatter_arrived([handle for handle in fresh if layer < len(handle.layers)], layer)
             for handle in fresh:
                 self._scatter.submit(partial(self._report, handle))
@@ -92,9 +93,14 @@ class Onloader:
     def _scatter_arrived(self, handles: Sequence[OnloadHandle], layer: int) -> None:
         for arrived in dict.fromkeys(handle.layers[layer] for handle in handles):
             self._scatter.wait(arrived)
-        for handle in handles:
-            if len(handle.task.staged):
-                self._scatter.submit(self._guarded(handle, partial(self._scatter_layer, handle.task, layer)))
+        staged = [handle for handle in handles if len(handle.task.staged)]
+
+        def work() -> None:
+            for handle in staged:
+                self._guarded(handle, partial(self._scatter_layer, handle.task, layer))()
+
+        if staged:
+            self._scatter.submit(work)
 
     def _report(self, handle: OnloadHandle) -> None:
         self._completions.put(Completion(handle.task, handle.failed))

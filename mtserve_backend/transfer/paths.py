@@ -22,20 +22,25 @@ Guard = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 class HostPath(Protocol):
-    """Submits copies of one layer of a task. `guard` wraps each piece of work, to catch what it raises.
+    """Submits the copies of a task. `guard` wraps each piece of work, to catch what it raises.
 
-    `host` is the layer's share of the pool, `[chunks, chunk_pages, 2, heads, page_tokens, head_dim]`; `runs` are pages
-    of its chunks. Submitting is the engine's time and copying is not: what can be left to the streams is.
+    Submitting is the engine's time and copying is not: what can be left to the streams is.
     """
 
     def load(self, host: torch.Tensor, layer: torch.Tensor, runs: Sequence[PageRun], bus: Stream, guard: Guard) -> None:
-        """Host pages to the runs' pages of `layer`; done when the `bus` stream has come so far."""
+        """Host pages to the runs' pages of `layer`; done when the `bus` stream has come so far.
+
+        `host` is the layer's share of the pool, `[chunks, chunk_pages, 2, heads, page_tokens, head_dim]`.
+        """
         ...
 
     def save(
-        self, source: torch.Tensor, host: torch.Tensor, runs: Sequence[PageRun], bus: Stream, guard: Guard
+        self, buffer: torch.Tensor, host: torch.Tensor, runs: Sequence[PageRun], bus: Stream, guard: Guard
     ) -> None:
-        """Pages `source`, one run's after the other's, to the host; done as far as `bus` has come after `settle`."""
+        """`buffer` to the runs' host pages; done when the `bus` stream has come so far after `settle`.
+
+        `host` is the pool, `[chunks, layers, ...]`; `buffer[layer]` are the pages, one run's after the other's.
+        """
         ...
 
     def settle(self, bus: Stream) -> None:
@@ -44,7 +49,7 @@ class HostPath(Protocol):
 
 
 class DirectPath:
-    """The pool is pinned: every copy is a DMA on the bus stream, and a layer of a task is one submission."""
+    """The pool is pinned: every copy is a DMA. A layer of a load is one submission, and so is a save."""
 
     def load(self, host: torch.Tensor, layer: torch.Tensor, runs: Sequence[PageRun], bus: Stream, guard: Guard) -> None:
         def work() -> None:
@@ -54,11 +59,11 @@ class DirectPath:
         bus.submit(guard(work))
 
     def save(
-        self, source: torch.Tensor, host: torch.Tensor, runs: Sequence[PageRun], bus: Stream, guard: Guard
+        self, buffer: torch.Tensor, host: torch.Tensor, runs: Sequence[PageRun], bus: Stream, guard: Guard
     ) -> None:
         def work() -> None:
-            for run, pages in zip(runs, split(source, runs), strict=True):
-                copies.copy(host_pages(host, run), pages)
+            for source, target in _pairs(buffer, host, runs):
+                copies.copy(target, source)
 
         bus.submit(guard(work))
 
@@ -71,12 +76,16 @@ def host_pages(host: torch.Tensor, run: PageRun) -> torch.Tensor:
     return host[run.chunk, run.first : run.first + len(run.pages)]
 
 
-def split(pages: torch.Tensor, runs: Sequence[PageRun]) -> Iterator[torch.Tensor]:
-    """Each run's share of pages that hold one run's after the other's."""
-    start = 0
-    for run in runs:
-        yield pages[start : start + len(run.pages)]
-        start += len(run.pages)
+def _pairs(
+    buffer: torch.Tensor, host: torch.Tensor, runs: Sequence[PageRun]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Each run's pages in a transient buffer and in the host pool, layer by layer."""
+    for pages, layer in zip(buffer, host.unbind(1), strict=True):
+        start = 0
+        for run in runs:
+            stop = start + len(run.pages)
+            yield pages[start:stop], host_pages(layer, run)
+            start = stop
 
 
 @dataclass(eq=False)
@@ -107,10 +116,10 @@ class StagedPath:
             self._load_run(host_pages(host, run), partial(copies.copy_pages, layer, run.pages), bus, guard)
 
     def save(
-        self, source: torch.Tensor, host: torch.Tensor, runs: Sequence[PageRun], bus: Stream, guard: Guard
+        self, buffer: torch.Tensor, host: torch.Tensor, runs: Sequence[PageRun], bus: Stream, guard: Guard
     ) -> None:
-        for run, pages in zip(runs, split(source, runs), strict=True):
-            self._save_run(pages, host_pages(host, run), bus, guard)
+        for source, target in _pairs(buffer, host, runs):
+            self._save_run(source, target, bus, guard)
 
     def settle(self, bus: Stream) -> None:
         for worker in self._workers:
