@@ -19,8 +19,9 @@ from mtserve_backend.cache.manager import CacheManager
 from mtserve_backend.cache.records import Geometry, OnloadTask, Visit
 from perf.stats import percentile
 
-# Small slots and short histories: many users fit, and a visit still allocates, evicts and loads several slots.
-GEOMETRY = Geometry(page_tokens=4, chunk_tokens=8, device_pages=40_960, onload_pages=1_024, host_chunks=40_960)
+# A visit takes four pages and two chunks. The pools are full with 1,024 and 2,048 users, so that nearly every visit
+# evicts, however many are known.
+GEOMETRY = Geometry(page_tokens=4, chunk_tokens=8, device_pages=4_096, onload_pages=256, host_chunks=4_096)
 HISTORY = 16
 CALLS = ("look_up", "prepare", "commit")
 NO_LIMIT = 1 << 60
@@ -58,7 +59,7 @@ class GrowingUsers:
         lease = manager.prepare(look_up)
         prepared = time.perf_counter_ns()
         if lease is None:
-            raise RuntimeError("a pool of 40,960 pages has no room for a history of four")
+            raise RuntimeError("a full pool has no room for a history of four pages")
         manager.commit(lease)
         committed = time.perf_counter_ns()
         for task in [*manager.tasks, *manager.plan_offloads()]:
@@ -94,8 +95,8 @@ def _measure_size(users: GrowingUsers, size: int, requests: int, rng: np.random.
     added = users.known - known
     state_bytes = (resident_bytes() - before) / added
     counters = users.manager.counters
-    # Visits until both pools are full and every further one evicts: a quarter more than there is room for.
-    for number in _distinct(rng, size, min(size, GEOMETRY.device_pages * 5 // 16)):
+    # Until both pools are full.
+    for number in rng.integers(0, size, GEOMETRY.host_chunks).tolist():
         users.request(number)
     evicted, loaded = counters.device_evictions, counters.onloaded
     taken = np.array([users.request(number) for number in rng.integers(0, size, requests).tolist()]).T / 1e3
@@ -113,11 +114,6 @@ def _measure_size(users: GrowingUsers, size: int, requests: int, rng: np.random.
         "added_us_per_user": 1e6 * grown_s / added,
         "full_collection_ms": _full_collection_ms(),
     }
-
-
-def _distinct(rng: np.random.Generator, users: int, count: int) -> list[int]:
-    numbers: list[int] = (rng.permutation(min(users, 4 * count))[:count] * (users // min(users, 4 * count))).tolist()
-    return numbers
 
 
 def _full_collection_ms() -> float:

@@ -97,11 +97,11 @@ class SlotPool:
             raise SlotError(f"{self.name}: the free list and the reference counts disagree")
 
     def _index(self, slots: Slots) -> Slots:
-        """Of slots that are at least one. As an unsigned number a negative one is out of range too."""
+        """Of at least one slot. As unsigned numbers negative ones are the largest; `argmax` is much faster than `max`."""
         index = np.asarray(slots, dtype=np.int64)
         if self.first:
             index = index - self.first
-        if index.view(np.uint64).max() >= self.size:
+        if not 0 <= index[index.view(np.uint64).argmax()] < self.size:
             raise SlotError(
                 f"{self.name}: slots {slots.tolist()} are not all in {self.first}..{self.first + self.size - 1}"
             )
