@@ -97,7 +97,7 @@ class SlotPool:
             raise SlotError(f"{self.name}: the free list and the reference counts disagree")
 
     def _index(self, slots: Slots) -> Slots:
-        """Of at least one slot. As unsigned numbers negative ones are the largest; `argmax` is much faster than `max`."""
+        """Of at least one slot. As unsigned numbers negative ones are the largest; `argmax` is faster than `max`."""
         index = np.asarray(slots, dtype=np.int64)
         if self.first:
             index = index - self.first
