@@ -150,8 +150,9 @@ class Engine:
                     embedded = self._submit(partial(self.model.embed, rows))
                 with steps.step(5):
                     view = self._view(part)
-                with steps.step(6):
+                with steps.step(4):
                     x = embedded()
+                # Step 6, to await the metadata, is nothing here: this thread has made it.
                 with steps.step(7):
                     self.moves.scatter(leases)
                 with steps.step(8):

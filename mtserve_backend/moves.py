@@ -64,10 +64,7 @@ class Moves:
 
     def scatter(self, leases: Iterable[Lease]) -> None:
         """Start moving what the leases' loads bring to primary pages. Safe to ask for twice."""
-        for lease in leases:
-            handle = self.handle(lease)
-            if handle is not None:
-                self.onloader.scatter(handle)
+        self.onloader.scatter(*(handle for lease in leases if (handle := self.handle(lease)) is not None))
 
     def save(self, plan: Callable[[], list[OffloadTask]]) -> None:
         """Start the offloads that one of the manager's plans asks for."""

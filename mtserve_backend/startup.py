@@ -18,7 +18,7 @@ from mtserve_backend.config import Config, ConfigError
 from mtserve_backend.engine import Engine, Streams
 from mtserve_backend.kernels.layout import KVShape
 from mtserve_backend.models import weights
-from mtserve_backend.models.contract import Reuse
+from mtserve_backend.models.contract import RankingModel, Reuse
 from mtserve_backend.moves import Moves
 from mtserve_backend.sizes import Size
 from mtserve_backend.transfer.completions import CompletionQueue
@@ -86,6 +86,7 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
     )
     _log_environment(device)
     _log_pools(mode, geometry, pools)
+    _log_workbench(model, config, dtype)
     return Engine(
         model=model,
         admission=admission,
@@ -136,6 +137,27 @@ def plan_geometry(config: Config, mode: str, kv: KVShape, dtype: torch.dtype) ->
         device_pages=slots("device_cache", config.page_tokens, mode != "recompute"),
         onload_pages=slots("onload_buffer", config.page_tokens, mode == "hierarchical"),
         host_chunks=slots("host_cache", config.chunk_tokens, mode == "hierarchical"),
+    )
+
+
+# Score tiles, allocator slack and what torch keeps for itself, whatever the model.
+WORKBENCH_BASE_BYTES = 48 << 20
+
+
+def workbench_bytes(model: RankingModel, config: Config, dtype: torch.dtype) -> tuple[int, int]:
+    """Upper bounds beside pools and weights: of any slice, and more for one history that is not cached."""
+    slice_bytes = config.pass_tokens * model.row_values * dtype.itemsize + WORKBENCH_BASE_BYTES
+    rows = min(model.window.max_history, config.max_events) + config.max_candidates
+    return slice_bytes, rows * model.uncached_row_values * dtype.itemsize
+
+
+def _log_workbench(model: RankingModel, config: Config, dtype: torch.dtype) -> None:
+    slice_bytes, uncached_bytes = workbench_bytes(model, config, dtype)
+    log.info(
+        "workbench: up to %d bytes for %d rows at a time, and up to %d bytes more while a history is computed uncached",
+        slice_bytes,
+        config.pass_tokens,
+        uncached_bytes,
     )
 
 

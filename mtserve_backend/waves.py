@@ -55,15 +55,15 @@ def strip_cached_tokens(job: Job, lease: Lease, scores_last_row: bool) -> JobRow
     """The rows that must be computed for a leased request (Algorithm 1, step 3)."""
     tokens = lease.fresh()
     fresh, candidates = len(tokens.items), job.request.candidates
-    history_positions = np.arange(lease.cached, lease.length)
     if not scores_last_row:
         targets = len(candidates)
+        positions = np.arange(lease.cached, lease.length + targets)
         return JobRows(
             job,
             lease,
             items=np.concatenate((tokens.items, candidates)),
             actions=np.concatenate((tokens.actions, np.full(targets, NO_ACTION))),
-            positions=np.concatenate((history_positions, np.full(targets, lease.length))),
+            positions=np.minimum(positions, lease.length),
             fresh=fresh,
             visible=lease.length,
             scored_from=fresh,
@@ -75,7 +75,7 @@ def strip_cached_tokens(job: Job, lease: Lease, scores_last_row: bool) -> JobRow
         lease,
         items=tokens.items if query is None else query.items,
         actions=(tokens.actions if query is None else query.actions).astype(np.int64),
-        positions=history_positions if query is None else np.array([lease.length - 1]),
+        positions=np.arange(lease.cached, lease.length) if query is None else np.array([lease.length - 1]),
         fresh=fresh,
         visible=lease.length - 1,
         scored_from=max(0, fresh - 1) if len(candidates) else fresh,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -32,24 +33,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     measured = Measured()
     weights = shipped() / "hstu" / "1" / "weights"
+    problems: list[str] = []
     interrupted = False
     try:
         data = _load(arguments.source, weights)
-        real, paper = MovieLensPart(data, weights), PaperPart(arguments.seed)
-        if arguments.quick:
-            real = MovieLensPart(data, weights, users=60)
-            paper = PaperPart(arguments.seed, users=3, history=1000, visits=6, lengths=(256, 512, 1024, 1536))
-        real.run(measured.movielens)
-        paper.run(measured)
-    except (DatasetError, ServerError, MtserveError) as error:
+    except DatasetError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    real, paper = MovieLensPart(data, weights), PaperPart(arguments.seed)
+    if arguments.quick:
+        real = MovieLensPart(data, weights, users=60)
+        paper = PaperPart(arguments.seed, users=3, history=1000, visits=6, lengths=(300, 600, 900, 1200))
+    try:
+        real.run(measured.movielens)
+        paper.run(measured)
+    except (ServerError, MtserveError) as error:
+        problems.append(str(error))
     except KeyboardInterrupt:
         interrupted = True
         print("\ninterrupted: the server is stopped; this is what was measured until then")
-        if not measured.movielens:
-            return INTERRUPTED
-    problems = []
     for text, wrong in (
         demo_text.movielens_text(data, weights, measured.movielens),
         demo_text.paper_text(measured, paper.history),
@@ -111,4 +113,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill ends it as Ctrl-C does
     sys.exit(main())

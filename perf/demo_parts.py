@@ -71,7 +71,7 @@ class PaperPart:
     users: int = 5
     history: int = 4000
     visits: int = 12
-    lengths: tuple[int, ...] = (512, 1024, 2048, 3072, 4096, 6144)
+    lengths: tuple[int, ...] = (600, 1200, 2400, 3600, 4800, 6000)
 
     @property
     def parameters(self) -> dict[str, str]:

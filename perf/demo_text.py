@@ -80,9 +80,8 @@ def figures(measured: Measured) -> dict[str, Any]:
 def _modesty(summaries: dict[str, ModeSummary]) -> str:
     last = summaries[MODES[-1]].speedup_p50 if MODES[-1] in summaries else float("nan")
     return (
-        "Histories are short here (about a hundred events) and the model is tiny: most of a request is the way to the "
-        f"server\nand back, and caching changes little ({last:.2f}x at the median). It is made for long histories and "
-        "larger models: below."
+        "Histories are short here (about a hundred events) and the model is tiny: there is little to save, "
+        f"and the speed-up is modest\n({last:.2f}x at p50). It is made for long histories and large models: below."
     )
 
 

@@ -24,11 +24,11 @@ LINES = {
 
 
 def medians(records: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Per line of the plot: (history's length before the visit, rounded to 256; median seconds), shortest first."""
+    """Per line of the plot: (history's length before the visit, rounded to 100; median seconds), shortest first."""
     groups: dict[tuple[str, str], dict[int, list[float]]] = {}
     for record in records:
         if (record.mode, record.found) in LINES:
-            length = max(1, round((record.length - record.new) / 256)) * 256
+            length = max(1, round((record.length - record.new) / 100)) * 100
             groups.setdefault((record.mode, record.found), {}).setdefault(length, []).append(record.seconds)
     return {
         line: [(length, percentile(seconds, 50)) for length, seconds in sorted(points.items())]
@@ -44,7 +44,9 @@ def latency_plot(records: Sequence[Record], subtitle: str, path: Path) -> None:
         if line in points:
             lengths, seconds = zip(*points[line], strict=True)
             axes.plot(lengths, [1e3 * value for value in seconds], style, label=label, markersize=5)
-    axes.set_xscale("log", base=2)
+    axes.set_xscale("log")
+    axes.set_xticks(sorted({length for line in points.values() for length, _ in line}))
+    axes.set_xticks([], minor=True)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

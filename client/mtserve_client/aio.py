@@ -6,11 +6,11 @@ import asyncio
 from types import TracebackType
 
 from mtserve_client.base import BaseClient, CandidatesLike
+from mtserve_client.connect import connect_async
 from mtserve_client.errors import MtserveError
 from mtserve_client.events import EventsLike
 from mtserve_client.exchange import Exchange, Pause
 from mtserve_client.protocol import CacheInfo, Ranking
-from mtserve_client.transport import connect_async
 from mtserve_client.users import UserId
 
 
@@ -42,6 +42,10 @@ class AsyncRankingClient(BaseClient):
     async def warm(self, user_id: UserId, history: EventsLike, *, timeout_s: float | None = None) -> CacheInfo:
         """Prepare a user's state, scoring nothing: as RankingClient.warm."""
         return (await self._drive(self._exchange(user_id, history, None, [], None, timeout_s))).cache
+
+    async def forget(self, user_id: UserId, *, timeout_s: float | None = None) -> None:
+        """Have the server and this client forget a user: as RankingClient.forget."""
+        await self._drive(self._erase(user_id, timeout_s))
 
     async def close(self) -> None:
         """Close the connections. Calls made later raise ClientClosed."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mtserve_client.address import Address
 from mtserve_client.errors import ClientClosed, InvalidRequest
 from mtserve_client.events import Events, EventsLike
-from mtserve_client.exchange import Exchange, Query, Retry, converse
+from mtserve_client.exchange import Exchange, Query, Retry, converse, erase
 from mtserve_client.memory import Memory
 from mtserve_client.protocol import check_candidates, check_top_k
 from mtserve_client.transport import Target
@@ -73,9 +73,12 @@ class BaseClient:
         """Make the transport for `self._target`."""
         raise NotImplementedError
 
-    def forget(self, user_id: UserId) -> None:
-        """Drop what is remembered of a user (the server keeps its state): the next call needs `history=`."""
-        self._memory.forget(check_user(user_id))
+    def _erase(self, user_id: UserId, timeout_s: float | None) -> Exchange:
+        """The checked call to forget a user, not yet begun."""
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
+        return erase(self._memory, check_user(user_id), timeout_s, self._retry)
 
     def _exchange(
         self,

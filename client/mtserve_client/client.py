@@ -6,11 +6,11 @@ import time
 from types import TracebackType
 
 from mtserve_client.base import BaseClient, CandidatesLike
+from mtserve_client.connect import connect
 from mtserve_client.errors import MtserveError
 from mtserve_client.events import EventsLike
 from mtserve_client.exchange import Exchange, Pause
 from mtserve_client.protocol import CacheInfo, Ranking
-from mtserve_client.transport import connect
 from mtserve_client.users import UserId
 
 
@@ -60,6 +60,14 @@ class RankingClient(BaseClient):
     def warm(self, user_id: UserId, history: EventsLike, *, timeout_s: float | None = None) -> CacheInfo:
         """Prepare a user's state and score nothing; the next `rank` finds it. Raises as `rank` does."""
         return self._drive(self._exchange(user_id, history, None, [], None, timeout_s)).cache
+
+    def forget(self, user_id: UserId, *, timeout_s: float | None = None) -> None:
+        """Have the server remove all that it keeps of a user, on every tier, and forget it here as well.
+
+        When this returns it is done. Requests for the user that other calls or clients still have under way bring the
+        user back. Raises ServerUnavailable, also while a copy of the state is under way; ServerFault, DeadlineExceeded.
+        """
+        self._drive(self._erase(user_id, timeout_s))
 
     def close(self) -> None:
         """Close the connections. Calls made later raise ClientClosed."""

@@ -116,6 +116,38 @@ def converse(
     return ranking
 
 
+def erase(
+    memory: Memory,
+    user: UserId,
+    timeout_s: float,
+    retry: Retry,
+    clock: Callable[[], float] = time.monotonic,
+    draw: Callable[[], float] = random.random,
+) -> Exchange:
+    """Have the server forget a user, and forget what is remembered of it here."""
+    deadline = clock() + timeout_s
+    call = Call(user, Events.empty(), 0, np.empty(0, dtype=np.int64), None, forget=True)
+    memory.forget(user)
+    failures = 0
+    while True:
+        remaining = deadline - clock()
+        if remaining <= 0:
+            raise DeadlineExceeded(f"no answer within {timeout_s:g} s")
+        try:
+            ranking = yield Send(call, remaining)
+        except (ServerUnavailable, ServerFault) as error:
+            failures += 1
+            pause = retry.pause_s(failures, draw())
+            allowed = retry.attempts - 1 if isinstance(error, ServerUnavailable) else retry.faults
+            if failures > allowed or clock() + pause >= deadline:
+                raise
+            yield Pause(pause)
+            continue
+        if ranking is None:
+            raise TypeError("a Send is answered with a Ranking")
+        return ranking
+
+
 def _answered(
     ticket: Ticket,
     query: Query,

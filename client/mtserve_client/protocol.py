@@ -26,6 +26,7 @@ class Call:
         start: position of the first of them in the user's history; 0: they are the whole history.
         candidates: item IDs to score, int64 `[m]`.
         top_k: how many candidates RANKING holds; None: all.
+        forget: remove all that the server keeps of the user; events and candidates are empty.
     """
 
     user: UserId
@@ -33,6 +34,7 @@ class Call:
     start: int
     candidates: NDArray[np.int64]
     top_k: int | None
+    forget: bool = False
 
     def inputs(self, infer_input: Callable[[str, list[int], str], Any]) -> list[Any]:
         """The four input tensors, as `infer_input` (a tritonclient's InferInput class) makes them."""
@@ -50,8 +52,10 @@ class Call:
         return made
 
     @property
-    def parameters(self) -> dict[str, int] | None:
+    def parameters(self) -> dict[str, int | bool] | None:
         """The request parameters beside Triton's own."""
+        if self.forget:
+            return {"forget": True}
         return None if self.top_k is None else {"top_k": self.top_k}
 
 

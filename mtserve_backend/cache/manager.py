@@ -256,9 +256,8 @@ class CacheManager:
         tiers, tokens = self.tiers, record.host_length
         loaded = self.geometry.pages(tokens)
         count = min(tokens // self.geometry.page_tokens, tiers.onload.free)
-        staged = tiers.onload.allocate(count)
+        staged = tiers.onload.allocate(count, references=2)
         record.pages = concatenate(staged, primary[count:])
-        tiers.onload.hold(staged)
         tiers.primary.hold(primary[count:loaded])
         tiers.chunks.hold(record.chunks)
         record.onload = OnloadTask(

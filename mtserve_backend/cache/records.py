@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,8 +52,7 @@ class UserRecord:
     offload: OffloadTask | None = None
 
 
-@dataclass(frozen=True)
-class PageRun:
+class PageRun(NamedTuple):
     """`count` neighbouring pages of a chunk, from its page `first`, and the `count` device pages they belong in."""
 
     chunk: int
@@ -168,13 +168,17 @@ class Counters:
 
 def runs_of(chunks: Slots, pages: Slots, first_page: int, chunk_pages: int) -> list[PageRun]:
     """Pages `first_page ...` of a history, cut at chunk boundaries. `chunks[i]` holds pages `i * chunk_pages ...`."""
+    first_chunk = first_page // chunk_pages
+    offset = first_page - first_chunk * chunk_pages
     runs: list[PageRun] = []
-    index, stop = first_page, first_page + len(pages)
-    while index < stop:
-        chunk, offset = divmod(index, chunk_pages)
-        count = min(chunk_pages - offset, stop - index)
-        runs.append(PageRun(int(chunks[chunk]), offset, pages[index - first_page : index - first_page + count]))
-        index += count
+    start = 0
+    for chunk in chunks[first_chunk:].tolist():
+        stop = start + chunk_pages - offset
+        if start < len(pages):
+            runs.append(PageRun(chunk, offset, pages[start:stop]))
+        start, offset = stop, 0
+    if start < len(pages):
+        raise IndexError(f"{len(pages)} pages from page {first_page} on do not fit into {len(chunks)} chunks")
     return runs
 
 

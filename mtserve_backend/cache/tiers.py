@@ -70,8 +70,9 @@ class Tiers:
     def trim_pages(self, record: UserRecord) -> None:
         """Give back the pages beyond `device_length`."""
         kept = self.geometry.pages(record.device_length)
-        self.release_pages(record.pages[kept:])
-        record.pages = record.pages[:kept].copy()
+        if kept < len(record.pages):
+            self.release_pages(record.pages[kept:])
+            record.pages = record.pages[:kept].copy()
         if not kept:
             self.drop_device(record)
 
@@ -105,19 +106,26 @@ class Tiers:
         record.pages[moved] = primary[moved]
 
     def hold_pages(self, pages: Slots) -> None:
-        staged = pages >= self.geometry.device_pages
-        self.primary.hold(pages[~staged])
-        self.onload.hold(pages[staged])
+        for pool, slots in self._by_pool(pages):
+            pool.hold(slots)
 
     def release_pages(self, pages: Slots) -> None:
+        for pool, slots in self._by_pool(pages):
+            pool.release(slots)
+
+    def _by_pool(self, pages: Slots) -> tuple[tuple[SlotPool, Slots], ...]:
+        if not len(pages):
+            return ()
         staged = pages >= self.geometry.device_pages
-        self.primary.release(pages[~staged])
-        self.onload.release(pages[staged])
+        if not np.count_nonzero(staged):
+            return ((self.primary, pages),)
+        return ((self.primary, pages[~staged]), (self.onload, pages[staged]))
 
     def _trim_chunks(self, record: UserRecord) -> None:
         kept = self.geometry.chunks(record.host_length)
-        self.chunks.release(record.chunks[kept:])
-        record.chunks = record.chunks[:kept].copy()
+        if kept < len(record.chunks):
+            self.chunks.release(record.chunks[kept:])
+            record.chunks = record.chunks[:kept].copy()
         if not kept:
             self.on_host.discard(record.user)
 

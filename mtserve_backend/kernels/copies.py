@@ -14,7 +14,10 @@ def neighbours(slots: PageNumbers) -> list[tuple[int, int, int]]:
     """Runs of consecutive slot numbers as (index in `slots`, first slot, count): one copy each."""
     if not len(slots):
         return []
-    starts = np.concatenate(([0], np.nonzero(np.diff(slots) != 1)[0] + 1, [len(slots)]))
+    gaps = slots[1:] - slots[:-1] != 1
+    if not np.count_nonzero(gaps):
+        return [(0, int(slots[0]), len(slots))]
+    starts = np.concatenate(([0], np.nonzero(gaps)[0] + 1, [len(slots)]))
     return [(int(a), int(slots[a]), int(b - a)) for a, b in pairwise(starts)]
 
 

@@ -107,6 +107,16 @@ class RankingModel(Protocol):
     def tasks(self) -> tuple[str, ...]: ...
 
     @property
+    def row_values(self) -> int:
+        """Values that a row of a slice needs at the peak of a layer, temporaries included."""
+        ...
+
+    @property
+    def uncached_row_values(self) -> int:
+        """Values that a row needs besides, through all layers, if its keys are not kept."""
+        ...
+
+    @property
     def scores_last_row(self) -> bool:
         """True if candidates are scored from the last history row's output instead of rows of their own."""
         ...

@@ -84,6 +84,15 @@ class HSTU(nn.Module):
         return self.config.tasks or (self.config.scoring,)
 
     @property
+    def row_values(self) -> int:
+        # u, v, q, k, the attended rows and their products; inputs, norms, sums: tests/engine/test_workbench.py.
+        return 6 * self.config.hidden + 12 * self.config.heads * self.config.head_dim
+
+    @property
+    def uncached_row_values(self) -> int:
+        return 5 * self.config.hidden + 2 * self.config.heads * self.config.head_dim
+
+    @property
     def scores_last_row(self) -> bool:
         return self.config.scoring == "next_item"
 

@@ -36,6 +36,8 @@ def save(model: HSTU, folder: Path) -> None:
     (folder / CONFIG_FILE).write_text(model.config.model_dump_json(indent=2) + "\n", encoding="utf-8")
     state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     save_file(state, folder / WEIGHTS_FILE)
+    # safetensors leaves it to the owner alone; a server in a container is another user.
+    (folder / WEIGHTS_FILE).chmod(0o644)
 
 
 def load(folder: Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> LoadedModel:

@@ -44,13 +44,7 @@ class Offloader:
         try:
             self._offload.wait(after)
             self._offload.submit(job.guarded(job.gather))
-            done = 0
-            for run in task.runs:
-                pages = slice(done, done + len(run.pages))
-                for layer in range(len(job.buffer)):
-                    target = self._pools.host[run.chunk, layer, run.first : run.first + len(run.pages)]
-                    self._path.save(job.buffer[layer, pages], target, self._offload, job.guarded)
-                done += len(run.pages)
+            self._path.save(job.buffer, self._pools.host, task.runs, self._offload, job.guarded)
             self._path.settle(self._offload)
             if self._zero:
                 self._offload.submit(job.guarded(partial(copies.zero_all, job.buffer)))

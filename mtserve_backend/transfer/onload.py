@@ -50,14 +50,14 @@ class Onloader:
     def __init__(
         self, pools: Pools, path: HostPath, onload: Stream, scatter: Stream, completions: CompletionQueue
     ) -> None:
-        self._pools = pools
+        self._device, self._host = pools.device.unbind(0), pools.host.unbind(1)
         self._path = path
         self._onload = onload
         self._scatter = scatter
         self._completions = completions
 
     def load(self, tasks: Sequence[OnloadTask], after: Event | None) -> list[OnloadHandle]:
-        """Start loading: layer 0 of every task first, then layer 1, ...
+        """Start loading: layer 0 of every task first, then layer 1, ...; the tasks share an event a layer.
 
         `after` is the last use of the pages loaded into. Never raises: a load that cannot be started is failed.
         """
@@ -65,28 +65,45 @@ class Onloader:
         try:
             if after is not None:
                 self._onload.wait(after)
-            for layer in range(self._pools.device.shape[0]):
+            guards = [partial(self._guarded, handle) for handle in handles]
+            for layer in range(len(self._device)):
+                for task, guard in zip(tasks, guards, strict=True):
+                    self._load_layer(task, layer, guard)
+                arrived = self._onload.record()
                 for handle in handles:
-                    self._load_layer(handle.task, layer, partial(self._guarded, handle))
-                    handle.layers.append(self._onload.record())
+                    handle.layers.append(arrived)
         except StreamBroken:
             self._give_up(handles)
         return handles
 
-    def scatter(self, handle: OnloadHandle) -> None:
+    def scatter(self, *handles: OnloadHandle) -> None:
         """Start moving the staged pages to primary ones, each layer as it arrives; then report completion."""
-        if handle.scattering:
-            return
-        handle.scattering = True
-        task = handle.task
+        fresh = [handle for handle in handles if not handle.scattering]
+        for handle in fresh:
+            handle.scattering = True
         try:
-            for layer, arrived in enumerate(handle.layers):
-                self._scatter.wait(arrived)
-                if len(task.staged):
-                    self._scatter.submit(self._guarded(handle, partial(self._scatter_layer, task, layer)))
-            self._scatter.submit(lambda: self._completions.put(Completion(task, handle.failed)))
+            for layer in range(len(self._device) if fresh else 0):
+                self._scatter_arrived([handle for handle in fresh if layer < len(handle.layers)], layer)
+            for handle in fresh:
+                self._scatter.submit(partial(self._report, handle))
         except StreamBroken:
-            handle.failed = True
+            for handle in fresh:
+                handle.failed = True
+
+    def _scatter_arrived(self, handles: Sequence[OnloadHandle], layer: int) -> None:
+        for arrived in dict.fromkeys(handle.layers[layer] for handle in handles):
+            self._scatter.wait(arrived)
+        staged = [handle for handle in handles if len(handle.task.staged)]
+
+        def work() -> None:
+            for handle in staged:
+                self._guarded(handle, partial(self._scatter_layer, handle.task, layer))()
+
+        if staged:
+            self._scatter.submit(work)
+
+    def _report(self, handle: OnloadHandle) -> None:
+        self._completions.put(Completion(handle.task, handle.failed))
 
     def _give_up(self, handles: Sequence[OnloadHandle]) -> None:
         """A copying thread is gone, but what was submitted before may be at work: the report must wait for its end."""
@@ -98,12 +115,10 @@ class Onloader:
                 handle.layers.append(end)
 
     def _load_layer(self, task: OnloadTask, layer: int, guard: Guard) -> None:
-        for run in task.runs:
-            source = self._pools.host[run.chunk, layer, run.first : run.first + len(run.pages)]
-            self._path.load(source, self._pools.device[layer], run.pages, self._onload, guard)
+        self._path.load(self._host[layer], self._device[layer], task.runs, self._onload, guard)
 
     def _scatter_layer(self, task: OnloadTask, layer: int) -> None:
-        copies.scatter_pages(self._pools.device[layer], task.staged, task.primary)
+        copies.scatter_pages(self._device[layer], task.staged, task.primary)
 
     @staticmethod
     def _guarded(handle: OnloadHandle, work: Callable[[], None]) -> Callable[[], None]:

@@ -50,7 +50,7 @@ def test_long_histories_come_back_from_the_host(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("perf.paper_model.CONFIG", small)
     monkeypatch.setattr(demo_parts, "CONFIG", small)
     measured = Measured()
-    PaperPart(seed=3, users=3, history=600, visits=9, lengths=(256, 512, 768, 1024)).run(measured)
+    PaperPart(seed=3, users=3, history=600, visits=9, lengths=(300, 600, 900)).run(measured)
     for records in (measured.paper, measured.sweep):
         assert disagreements(summarize(records)) == []
     found = summarize(measured.paper)
@@ -65,13 +65,14 @@ def test_a_data_set_that_the_weights_do_not_know_is_refused(tmp_path: Path, caps
     assert "has 1 items and the weights" in capsys.readouterr().err
 
 
-def test_ctrl_c_stops_the_server_and_prints_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_server_and_prints_what_was_measured(tmp_path: Path, number: signal.Signals) -> None:
     report = tmp_path / "demo.json"
     command = [sys.executable, "-m", "perf.demo", "--json", str(report), "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         _wait_for_requests(process)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         said, _ = process.communicate(timeout=90)
     finally:
         process.kill()

@@ -72,15 +72,15 @@ def test_where_a_history_was_found() -> None:
 
 def test_the_plot_shows_medians_per_mode_and_tier(tmp_path: Path) -> None:
     records = [
-        record("recompute", length=522, seconds=1.0),
-        record("recompute", length=600, seconds=3.0),
-        record("recompute", length=1034, seconds=5.0),
-        record("hierarchical", length=522, host=512, recomputed=0, seconds=0.2),
+        record("recompute", length=610, seconds=1.0),
+        record("recompute", length=642, seconds=3.0),
+        record("recompute", length=1210, seconds=5.0),
+        record("hierarchical", length=610, host=600, recomputed=0, seconds=0.2),
         record("recompute", length=10, seconds=9.0),
     ]
     assert medians(records) == {
-        ("recompute", "nowhere"): [(512, 2.0), (1024, 5.0)],
-        ("hierarchical", "in host memory"): [(512, 0.2)],
+        ("recompute", "nowhere"): [(600, 2.0), (1200, 5.0)],
+        ("hierarchical", "in host memory"): [(600, 0.2)],
     }
     latency_plot(records, "hand-made", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

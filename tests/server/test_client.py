@@ -197,3 +197,27 @@ def test_command_line(url: str, user: int, capsys: pytest.CaptureFixture[str]) -
     assert main(["rank", *who, "--candidates", "1000000000"]) == 4
     assert main(["warm", *who, "--model", "no_such_model"]) == 4
     assert "no_such_model" in capsys.readouterr().err
+
+
+def test_a_forgotten_user_is_new_again(url: str, user: int) -> None:
+    history = Events(items=[50, 181, 172, 174], actions=[5, 4, 5, 3])
+    with RankingClient(url) as client:
+        first = client.rank(user, history, CANDIDATES)
+        assert client.rank(user, history, CANDIDATES).cache.new == 0
+        client.forget(user)
+        with pytest.raises(HistoryNeeded):
+            client.rank(user, new_events=[(258, 4)], candidates=CANDIDATES)
+        again = client.rank(user, history, CANDIDATES)
+        assert again.cache.new == len(history)
+        np.testing.assert_allclose(again.scores, first.scores, rtol=1e-4, atol=1e-5)
+        client.forget(next(_IDS))
+
+
+def test_forgetting_with_asyncio(url: str, user: int) -> None:
+    async def run() -> CacheInfo:
+        async with AsyncRankingClient(url) as client:
+            await client.warm(user, [(50, 5), (181, 4)])
+            await client.forget(user)
+            return await client.warm(user, [(50, 5), (181, 4)])
+
+    assert asyncio.run(run()).new == 2
