@@ -21,8 +21,9 @@ from tests.server.raw import Raw
 # Every so many visits of a client are compared with the dense reference, which costs more than the visit.
 CHECK_EVERY = 7
 
-KINDS = ("whole", "delta", "rewritten", "cancelled", "late", "forgotten")
-SHARES = (0.45, 0.3, 0.08, 0.08, 0.04, 0.05)
+KINDS = ("whole", "delta", "rewritten", "late", "forgotten", "cancelled")
+SHARES = (0.48, 0.35, 0.08, 0.04, 0.05)
+CANCELLED = 0.08
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Soak:
 
     server: EmbeddedServer
     model: HSTU
+    cancels: bool = False
     clients: int = 4
     users_each: int = 8
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*KINDS, "compared", "dropped"), 0))
@@ -79,7 +81,7 @@ class Soak:
         self, raw: Raw, rng: np.random.Generator, user: int | str, history: History, known: dict[int | str, int]
     ) -> History:
         """One request of a user; `known` is how much of the history the server has been told."""
-        kind = str(rng.choice(KINDS, p=SHARES))
+        kind = "cancelled" if self.cancels and rng.random() < CANCELLED else str(rng.choice(KINDS[:-1], p=SHARES))
         if kind == "rewritten" or len(history) > 180:
             history = worlds.random_history(rng, int(rng.integers(1, 60)))
             known.pop(user, None)

@@ -13,8 +13,10 @@ from tests.server.lively import serving
 from tests.server.soak import Soak
 from tests.server.test_embedded import children, regions
 
+WAYS = pytest.mark.parametrize(("host_memory", "cancels"), [("pinned", False), ("pageable", False), ("pageable", True)])
 
-def soak(tmp_path: Path, host_memory: str, seconds: float) -> Soak:
+
+def soak(tmp_path: Path, host_memory: str, seconds: float, cancels: bool) -> Soak:
     weights = tmp_path / "weights"
     weights.mkdir()
     model = worlds.lively_model(weights)
@@ -22,32 +24,38 @@ def soak(tmp_path: Path, host_memory: str, seconds: float) -> Soak:
     knobs = {"host_memory": host_memory, "zero_on_free": "true" if host_memory == "pageable" else "false"}
     with serving(tmp_path / "repository", weights, knobs, log_file=log) as server:
         (stub,) = children(server.pid)
-        run = Soak(server, model)
+        run = Soak(server, model, cancels)
         run.run(stub, seconds)
+        if cancels and "Signal (11) received" in log.read_text():
+            pytest.xfail(
+                "Triton before 25.01 crashes when a cancel meets an answer: triton-inference-server/server#7368"
+            )
         assert not run.failures, run.failures
         assert children(server.pid) == [stub], "it is the same stub as before"
         assert server.errors() == []
-        assert server.stop() == 0
+        # The same race may leave a request inside Triton for ever, which then waits for it and does not finalize.
+        assert server.stop() in ((0, 1) if cancels else (0,))
         assert regions(server.shm_prefix) == []
     text = log.read_text()
-    assert "finalized" in text
-    for trouble in ("Traceback", "failed", "broken", "left behind"):
+    for trouble in ("Traceback", "an onload failed", "an offload failed", "is broken", "left behind"):
         assert trouble not in text, f"'{trouble}' in the log"
-    assert all(run.counts.values()), run.counts
+    assert cancels or "finalized" in text
+    assert all(count or kind == "cancelled" for kind, count in run.counts.items()), run.counts
+    assert bool(run.counts["cancelled"]) == cancels
     assert (run.found > 0).all(), f"device, host, recomputed, new: {run.found}"
     return run
 
 
-@pytest.mark.parametrize("host_memory", ["pinned", "pageable"])
-def test_a_short_soak(tmp_path: Path, host_memory: str) -> None:
-    soak(tmp_path, host_memory, 10)
+@WAYS
+def test_a_short_soak(tmp_path: Path, host_memory: str, cancels: bool) -> None:
+    soak(tmp_path, host_memory, 7, cancels)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3 * 60 * 60)
-@pytest.mark.parametrize("host_memory", ["pinned", "pageable"])
-def test_a_long_soak(tmp_path: Path, host_memory: str) -> None:
-    run = soak(tmp_path, host_memory, float(os.environ.get("MTSERVE_SOAK_SECONDS", "1200")) / 2)
+@WAYS
+def test_a_long_soak(tmp_path: Path, host_memory: str, cancels: bool) -> None:
+    run = soak(tmp_path, host_memory, float(os.environ.get("MTSERVE_SOAK_SECONDS", "1200")) / 3, cancels)
     tokens = f"tokens found on device, host, recomputed, new {run.found.tolist()}"
     sys.stdout.write(f"\n{run.counts}; {tokens}; memory {run.growth():.4f} times\n")
     assert run.growth() < 1.05, [size >> 20 for size in run.memory]
