@@ -4,13 +4,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help venv demo test test-quick test-slow lint perf-core train constraints clean
+.PHONY: help venv demo test test-quick test-slow test-soak waits lint perf-core train constraints clean
 
 help:
 	@echo "make demo        a real Triton, real users, three cache modes side by side (about 6 minutes after downloads)"
 	@echo "make test        lint, types, every test but the slow ones (about 10 minutes on 2 cores)"
 	@echo "make test-quick  the same without the tests that start a server (about 4 minutes)"
 	@echo "make test-slow   the long searches for counter-examples (an hour)"
+	@echo "make test-soak   a server under random traffic for 20 minutes, or MTSERVE_SOAK_SECONDS"
+	@echo "make waits       take every ordering of two streams away and see which test notices (10 minutes); writes docs/waits.md"
 	@echo "make perf-core   cached against recomputed, in process"
 	@echo "make train       train the committed model again (about 3 minutes)"
 	@echo "make venv        only the environment; PYTHON=python3.12 chooses the interpreter"
@@ -36,6 +38,12 @@ test-quick: venv
 
 test-slow: venv
 	$(BIN)/python -m pytest tests -m slow
+
+test-soak: venv
+	$(BIN)/python -m pytest tests/server/test_soak.py -m soak -s
+
+waits: venv
+	$(BIN)/python -m tests.races.mutate_waits
 
 lint: venv
 	$(BIN)/ruff check .

@@ -52,12 +52,14 @@ def is_final(error: MtserveError) -> bool:
 
 _NEEDED_FROM = re.compile(r"tokens are needed from position (\d+)")
 _UNKNOWN_MODEL = "unknown model"
+# A server that stops unloads its models before it closes its ports; and so does one that loads a model again.
+_UNLOADED = "has no available versions"
 
 
 def _not_found(message: str) -> MtserveError:
     position = _NEEDED_FROM.search(message)
     if position is None:
-        return ModelNotFound(message)
+        return ServerUnavailable(message) if _UNLOADED in message else ModelNotFound(message)
     return HistoryNeeded(message, int(position.group(1)))
 
 

@@ -21,6 +21,7 @@ from mtserve_client.errors import from_grpc, from_http
 from mtserve_client.protocol import Call, decode
 
 NEEDED = "tokens are needed from position 12"
+UNLOADED = "Request for unknown model: 'x' has no available versions"  # what a server says that is stopping
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,7 @@ NEEDED = "tokens are needed from position 12"
     [
         ("NOT_FOUND", NEEDED, HistoryNeeded),
         ("NOT_FOUND", "Request for unknown model: 'x' is not found", ModelNotFound),
+        ("NOT_FOUND", UNLOADED, ServerUnavailable),
         ("INVALID_ARGUMENT", "", InvalidRequest),
         ("UNIMPLEMENTED", "", InvalidRequest),
         ("UNAVAILABLE", "", ServerUnavailable),
@@ -48,6 +50,8 @@ def test_grpc_statuses(status: str, message: str, expected: type[MtserveError]) 
         (400, NEEDED, HistoryNeeded),
         (404, "no such model", ModelNotFound),
         (400, "Request for unknown model: 'x' is not found", ModelNotFound),
+        (400, UNLOADED, ServerUnavailable),
+        (404, UNLOADED, ServerUnavailable),
         (400, "wrong lengths", InvalidRequest),
         (501, "", InvalidRequest),
         (503, "", ServerUnavailable),

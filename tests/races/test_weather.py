@@ -79,6 +79,7 @@ def run_through(knobs: dict[str, object], weather: Weather, rounds: int, dies: s
     rng = np.random.default_rng(weather.seed)
     histories = [worlds.random_history(rng, int(rng.integers(1, 40))) for _ in range(6)]
     with engine_of(knobs) as engine:
+        whole = dies not in {stream.name for stream in engine.streams.all()}
         with weather.over():
             for step in range(rounds):
                 if step == rounds // 2:
@@ -87,7 +88,6 @@ def run_through(knobs: dict[str, object], weather: Weather, rounds: int, dies: s
                 audit(engine.manager)
                 if rng.random() < 0.3:
                     engine.idle()
-        whole = engine.broken is None
         if whole:
             settle(engine)
             for _ in range(2 if calm else 0):  # and the sun comes out: what is kept is right
