@@ -205,10 +205,11 @@ class CacheManager:
         record = task.record
         self.offloading_tokens -= task.buffer_tokens
         if record.offload is task:
-            record.offload = None
             if failed:
                 self.counters.offload_failures += 1
+                self.tiers.give_up_offload(record)
             else:
+                record.offload = None
                 self.tiers.chunks.hold(task.new_chunks)
                 record.chunks = concatenate(record.chunks, task.new_chunks)
                 record.host_length = task.stop

@@ -52,11 +52,9 @@ class Tiers:
         A page or chunk that a transfer still holds is not written again by this user: it is left to the transfer and
         the cut moves back to where it starts.
         """
-        page, chunk = self.geometry.page_tokens, self.geometry.chunk_tokens
+        page = self.geometry.page_tokens
         if record.offload and length < record.offload.stop:
-            if record.offload.start % chunk:
-                record.host_length = min(record.host_length, record.offload.start // chunk * chunk)
-            record.offload = None
+            self.give_up_offload(record)
         if record.device_length > length:
             record.device_length = length
             if length % page and self._references(int(record.pages[length // page])) > 1:
@@ -64,6 +62,14 @@ class Tiers:
             self.trim_pages(record)
         record.host_length = min(record.host_length, length, record.device_length or length)
         self._trim_chunks(record)
+
+    def give_up_offload(self, record: UserRecord) -> None:
+        """The user's offload, cut or failed, does not count. A chunk that it shares with what was saved may be torn."""
+        if record.offload is not None:
+            first_chunk = record.offload.start // self.geometry.chunk_tokens
+            record.host_length = min(record.host_length, first_chunk * self.geometry.chunk_tokens)
+            record.offload = None
+            self._trim_chunks(record)
 
     def trim_pages(self, record: UserRecord) -> None:
         """Give back the pages beyond `device_length`."""
