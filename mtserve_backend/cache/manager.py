@@ -147,15 +147,14 @@ class CacheManager:
     def plan_offloads(self) -> list[OffloadTask]:
         """Whole chunks that are on the device only, longest waiting first, as far as quota and host pool reach."""
         planned: list[OffloadTask] = []
-        for user, record in list(self.tiers.unsaved.items()):
-            if record.offload or record.onload:
-                continue
+        for _, record in list(self.tiers.unsaved.items()):
+            if record.pins:
+                continue  # in use, or a transfer still holds what this one would copy
             task = self._start_offload(record, self._whole_chunks(record.device_length))
             if task is None:
                 self.counters.offloads_refused += 1
                 continue
             planned.append(task)
-            self.tiers.unsaved.discard(user)
         return planned
 
     def plan_tail_flushes(self) -> list[OffloadTask]:

@@ -62,6 +62,7 @@ class Tiers:
             self.trim_pages(record)
         record.host_length = min(record.host_length, length, record.device_length or length)
         self._trim_chunks(record)
+        self.note_unsaved(record)
 
     def give_up_offload(self, record: UserRecord) -> None:
         """The user's offload, cut or failed, does not count. A chunk that it shares with what was saved may be torn."""
@@ -96,7 +97,10 @@ class Tiers:
         return record.device_length // chunk - record.host_length // chunk
 
     def note_unsaved(self, record: UserRecord) -> None:
-        if self.geometry.host_chunks and record.offload is None and self.full_chunks_unsaved(record) > 0:
+        """Put the user on the list of those with whole chunks to save, where it keeps its place, or take it off."""
+        if not self.geometry.host_chunks or self.full_chunks_unsaved(record) <= 0:
+            self.unsaved.discard(record.user)
+        elif record.user not in self.unsaved:
             self.unsaved.touch(record.user, record)
 
     def swap_scattered(self, record: UserRecord, staged: Slots, primary: Slots) -> None:
