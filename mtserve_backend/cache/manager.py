@@ -128,6 +128,7 @@ class CacheManager:
         if lease.pages is not None:
             self.tiers.trim_pages(lease.record)
         self._unpin(lease.record)
+        self._bound_logs()
 
     def forget(self, user: User) -> bool:
         """Remove all that is known of a user; False if nothing is. Slots under a transfer stay held until its end."""
