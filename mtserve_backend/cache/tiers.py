@@ -53,13 +53,13 @@ class Tiers:
         the cut moves back to where it starts.
         """
         page = self.geometry.page_tokens
-        if record.offload and length < record.offload.stop:
-            self.give_up_offload(record)
         if record.device_length > length:
             record.device_length = length
             if length % page and self._references(int(record.pages[length // page])) > 1:
                 record.device_length = length // page * page
             self.trim_pages(record)
+        if record.offload and record.device_length < record.offload.stop:
+            self.give_up_offload(record)
         record.host_length = min(record.host_length, length, record.device_length or length)
         self._trim_chunks(record)
         self.note_unsaved(record)
