@@ -59,25 +59,43 @@ class RankingService:
             log.error("%s; it is left behind", error)
 
     def _run(self) -> None:
-        while True:
-            busy = bool(self.engine.manager.tasks)
-            try:
-                batch = self._inbox.get(timeout=BUSY_UPKEEP_S if busy else IDLE_UPKEEP_S)
-            except queue.Empty:
-                self.engine.idle()
-                continue
-            if batch is None:
-                return
-            requests, future = batch
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(self.engine.serve(requests))
-                self.engine.idle()
-            except BaseException as error:
-                log.exception("the engine failed; it takes no more requests")
-                future.set_exception(error)
-                raise
+        try:
+            while self._serve_next():
+                pass
+        except BaseException:
+            log.exception("the engine failed; it takes no more requests")
+            raise
+        finally:
+            self._closed = True
+            self._refuse_waiting()
+
+    def _serve_next(self) -> bool:
+        """A batch, or upkeep if none comes; False if the service is to end."""
+        busy = bool(self.engine.manager.tasks)
+        try:
+            batch = self._inbox.get(timeout=BUSY_UPKEEP_S if busy else IDLE_UPKEEP_S)
+        except queue.Empty:
+            self.engine.idle()
+            return True
+        if batch is None:
+            return False
+        requests, future = batch
+        if not future.set_running_or_notify_cancel():
+            return True
+        try:
+            outcomes = self.engine.serve(requests)
+        except BaseException as error:
+            future.set_result([RequestError(Code.INTERNAL, f"the engine failed: {error}") for _ in requests])
+            raise
+        future.set_result(outcomes)
+        self.engine.idle()
+        return True
+
+    def _refuse_waiting(self) -> None:
+        while not self._inbox.empty():
+            batch = self._inbox.get()
+            if batch is not None and batch[1].set_running_or_notify_cancel():
+                batch[1].set_result(self._unavailable(batch[0], "the engine is not running"))
 
     @staticmethod
     def _unavailable(requests: Sequence[RankRequest], why: str) -> list[Outcome]:
