@@ -274,6 +274,21 @@ def test_a_cut_inside_a_page_that_a_load_holds_goes_back_to_its_start() -> None:
     assert record(cache, 1).host_length == PAGE, "the host knows no more than the device"
 
 
+def test_a_load_left_behind_does_not_end_the_one_that_took_its_place() -> None:
+    """Else the next request would read pages that are still being loaded."""
+    cache = manager()
+    visit(cache, 1, CHUNK)
+    save(cache)
+    first = reload(cache, 1, CHUNK)
+    second = visit(cache, 1, CHUNK, changed_at=1).onload
+    assert second is not None
+    assert second is not first
+    cache.onload_done(first, failed=False)
+    assert record(cache, 1).onload is second
+    assert lease(cache, 1, CHUNK, changed_at=1).onload is second
+    assert cache.counters.onloaded == 0
+
+
 # --- saving ------------------------------------------------------------------------------------------
 
 
