@@ -77,7 +77,7 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     command.add_argument("--log-verbose", type=int, default=0, metavar="LEVEL", help="Triton's verbosity (default: 0)")
     command.add_argument(
         "--exit-timeout",
-        type=int,
+        type=_seconds,
         default=30,
         metavar="SECONDS",
         help="how long a stop waits for requests in flight (default: 30)",
@@ -141,6 +141,13 @@ def _add_common(command: argparse.ArgumentParser) -> None:
             metavar="PORT",
             help=f"0 = any free one (default: {port})",
         )
+
+
+def _seconds(text: str) -> int:
+    seconds = int(text)
+    if seconds < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a time: 0 or more seconds")
+    return seconds
 
 
 def _serve_options(options: argparse.Namespace) -> ServeOptions:

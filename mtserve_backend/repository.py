@@ -127,7 +127,11 @@ def _template(model: Path, config: str) -> Path:
     path = model / "config.pbtxt" if config == "cpu" else model / "configs" / f"{config}.pbtxt"
     if not path.is_file():
         others = sorted(other.stem for other in (model / "configs").glob("*.pbtxt"))
-        raise RepositoryError(f"There is no configuration '{config}' ({path}): there are cpu, {', '.join(others)}.")
+        if not model.is_dir():
+            raise RepositoryError(f"There is no model {model.name} in {model.parent}.")
+        raise RepositoryError(
+            f"There is no configuration '{config}' ({path}): there are {', '.join(['cpu', *others])}."
+        )
     return path
 
 

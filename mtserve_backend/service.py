@@ -60,13 +60,16 @@ class RankingService:
 
     def _run(self) -> None:
         try:
-            while self._turn():
+            while self._serve_next():
                 pass
         except BaseException:
             log.exception("the engine failed; it takes no more requests")
+        finally:
+            self._closed = True
+            self._refuse_waiting()
 
-    def _turn(self) -> bool:
-        """Answer a batch, or use the time that none is there; False once the service is closed."""
+    def _serve_next(self) -> bool:
+        """A batch, or upkeep if none comes; False if the service is to end."""
         busy = bool(self.engine.manager.tasks)
         try:
             batch = self._inbox.get(timeout=BUSY_UPKEEP_S if busy else IDLE_UPKEEP_S)
@@ -76,15 +79,22 @@ class RankingService:
         if batch is None:
             return False
         requests, future = batch
-        if future.set_running_or_notify_cancel():
-            try:
-                outcomes = self.engine.serve(requests)
-            except BaseException as error:
-                future.set_exception(error)
-                raise
-            future.set_result(outcomes)
-            self.engine.idle()
+        if not future.set_running_or_notify_cancel():
+            return True
+        try:
+            outcomes = self.engine.serve(requests)
+        except BaseException as error:
+            future.set_result([RequestError(Code.INTERNAL, f"the engine failed: {error}") for _ in requests])
+            raise
+        future.set_result(outcomes)
+        self.engine.idle()
         return True
+
+    def _refuse_waiting(self) -> None:
+        while not self._inbox.empty():
+            batch = self._inbox.get()
+            if batch is not None and batch[1].set_running_or_notify_cancel():
+                batch[1].set_result(self._unavailable(batch[0], "the engine is not running"))
 
     @staticmethod
     def _unavailable(requests: Sequence[RankRequest], why: str) -> list[Outcome]:

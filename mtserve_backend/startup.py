@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import platform
@@ -81,6 +82,9 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
         max_candidates=config.max_candidates,
         history_needed=model.scores_last_row,
     )
+    # What start-up made lives for ever; without this every full collection walks torch's modules once more.
+    gc.collect()
+    gc.freeze()
     log.info(
         "model %s: %s, digest %s; states are %s (%s)", loaded.folder, model.config, loaded.digest, reuse.value, reason
     )

@@ -58,6 +58,8 @@ class EmptyModel:
         self.window: Window = model.window
         self.tasks: tuple[str, ...] = model.tasks
         self.scores_last_row: bool = model.scores_last_row
+        self.row_values: int = model.row_values
+        self.uncached_row_values: int = model.uncached_row_values
 
     def embed(self, rows: Rows) -> torch.Tensor:
         return torch.empty((len(rows), 1))

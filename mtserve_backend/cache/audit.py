@@ -22,6 +22,8 @@ def audit(manager: CacheManager, leased: int = 0) -> None:
     tiers = manager.tiers
     _equal("users on the device", {r.user for r in records if len(r.pages)}, {u for u, _ in tiers.on_device.items()})
     _equal("users on the host", {r.user for r in records if len(r.chunks)}, {u for u, _ in tiers.on_host.items()})
+    unsaved = {u for u, _ in tiers.unsaved.items()}
+    _equal("users to save", unsaved & {r.user for r in records if tiers.full_chunks_unsaved(r) > 0}, unsaved)
     log_bytes = sum(BYTES_PER_USER + len(r.log) * BYTES_PER_TOKEN for r in records)
     _equal("bytes of token logs", log_bytes, manager.log_bytes)
     offloading = sum(t.buffer_tokens for t in manager.tasks if isinstance(t, OffloadTask))

@@ -128,6 +128,7 @@ class CacheManager:
         if lease.pages is not None:
             self.tiers.trim_pages(lease.record)
         self._unpin(lease.record)
+        self._bound_logs()
 
     def forget(self, user: User) -> bool:
         """Remove all that is known of a user; False if nothing is. Slots under a transfer stay held until its end."""
@@ -147,15 +148,14 @@ class CacheManager:
     def plan_offloads(self) -> list[OffloadTask]:
         """Whole chunks that are on the device only, longest waiting first, as far as quota and host pool reach."""
         planned: list[OffloadTask] = []
-        for user, record in list(self.tiers.unsaved.items()):
-            if record.offload or record.onload:
-                continue
+        for _, record in list(self.tiers.unsaved.items()):
+            if record.pins:
+                continue  # in use, or a transfer still holds what this one would copy
             task = self._start_offload(record, self._whole_chunks(record.device_length))
             if task is None:
                 self.counters.offloads_refused += 1
                 continue
             planned.append(task)
-            self.tiers.unsaved.discard(user)
         return planned
 
     def plan_tail_flushes(self) -> list[OffloadTask]:
@@ -205,10 +205,11 @@ class CacheManager:
         record = task.record
         self.offloading_tokens -= task.buffer_tokens
         if record.offload is task:
-            record.offload = None
             if failed:
                 self.counters.offload_failures += 1
+                self.tiers.give_up_offload(record)
             else:
+                record.offload = None
                 self.tiers.chunks.hold(task.new_chunks)
                 record.chunks = concatenate(record.chunks, task.new_chunks)
                 record.host_length = task.stop

@@ -38,7 +38,7 @@ class SlotPool:
 
     def allocate(self, count: int, references: int = 1) -> Slots:
         """`count` slots with so many references each. Raises `SlotError` if fewer are free: ask `free` first."""
-        if count > self._top:
+        if not 0 <= count <= self._top:
             raise SlotError(f"{self.name}: {count} slots asked for, {self._top} of {self.size} free")
         taken = self._stack[self._top - count : self._top][::-1].copy()
         self._top -= count

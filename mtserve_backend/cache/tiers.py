@@ -54,18 +54,25 @@ class Tiers:
         A page or chunk that a transfer still holds is not written again by this user: it is left to the transfer and
         the cut moves back to where it starts.
         """
-        page, chunk = self.geometry.page_tokens, self.geometry.chunk_tokens
-        if record.offload and length < record.offload.stop:
-            if record.offload.start % chunk:
-                record.host_length = min(record.host_length, record.offload.start // chunk * chunk)
-            record.offload = None
+        page = self.geometry.page_tokens
         if record.device_length > length:
             record.device_length = length
             if length % page and self._references(int(record.pages[length // page])) > 1:
                 record.device_length = length // page * page
             self.trim_pages(record)
+        if record.offload and record.device_length < record.offload.stop:
+            self.give_up_offload(record)
         record.host_length = min(record.host_length, length, record.device_length or length)
         self._trim_chunks(record)
+        self.note_unsaved(record)
+
+    def give_up_offload(self, record: UserRecord) -> None:
+        """The user's offload, cut or failed, does not count. A chunk that it shares with what was saved may be torn."""
+        if record.offload is not None:
+            first_chunk = record.offload.start // self.geometry.chunk_tokens
+            record.host_length = min(record.host_length, first_chunk * self.geometry.chunk_tokens)
+            record.offload = None
+            self._trim_chunks(record)
 
     def trim_pages(self, record: UserRecord) -> None:
         """Give back the pages beyond `device_length`."""
@@ -93,7 +100,10 @@ class Tiers:
         return record.device_length // chunk - record.host_length // chunk
 
     def note_unsaved(self, record: UserRecord) -> None:
-        if self.geometry.host_chunks and record.offload is None and self.full_chunks_unsaved(record) > 0:
+        """Put the user on the list of those with whole chunks to save, where it keeps its place, or take it off."""
+        if not self.geometry.host_chunks or self.full_chunks_unsaved(record) <= 0:
+            self.unsaved.discard(record.user)
+        elif record.user not in self.unsaved:
             self.unsaved.touch(record.user, record)
 
     def swap_scattered(self, record: UserRecord, staged: Slots, primary: Slots) -> None:

@@ -6,11 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mtserve_backend import repository
 from mtserve_backend.commands.serve import ServeOptions
 from mtserve_backend.embedded import ServerError, installation, ports, shared_memory
+
+if TYPE_CHECKING:
+    from mtserve_backend.config import Config
 
 Status = Literal["ok", "warning", "problem"]
 
@@ -148,8 +151,12 @@ def _models(options: ServeOptions) -> Iterator[Finding]:
     for model in models:
         weights = options.weights or model.weights
         try:
+            if "model_dir" in options.settings:
+                raise repository.RepositoryError("model_dir is set by naming the weights' folder (--weights DIR).")
             knobs = repository.read_knobs(model.parameters | options.settings)
-            yield _weights(model.name, weights)
+            yield _weights(model.name, weights, knobs)
+            if model.on_gpu:
+                yield Finding(f"{model.name} device", "problem", "this release computes on the CPU: use --config cpu.")
             taken += pool_bytes(knobs, HSTUConfig.read(weights / "config.json"), on_gpu=model.on_gpu)
         except repository.RepositoryError as error:
             yield Finding(f"{model.name} parameters", "problem", str(error))
@@ -173,11 +180,22 @@ def _source_of(folder: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def _weights(model: str, folder: Path) -> Finding:
+def _weights(model: str, folder: Path, knobs: "Config") -> Finding:
     file = folder / "model.safetensors"
     if not os.access(file, os.R_OK):
         text = f"{file} is missing or not readable: name the weights' folder with --weights."
         return Finding(f"{model} weights", "problem", text)
+    if all(installation.installed(package) for package in _MODEL_PACKAGES):  # what is missing is reported above
+        import torch
+
+        from mtserve_backend.config import ConfigError
+        from mtserve_backend.models.weights import WeightsError, load
+        from mtserve_backend.startup import plan_geometry
+
+        try:
+            plan_geometry(knobs, knobs.cache_mode, load(folder).model.kv_shape, torch.float32)
+        except (WeightsError, ConfigError) as error:
+            return Finding(f"{model} weights", "problem", str(error))
     return Finding(f"{model} weights", "ok", f"{file}, {file.stat().st_size / (1 << 20):.1f} MiB")
 
 

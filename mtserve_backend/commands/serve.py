@@ -60,6 +60,8 @@ def serve(options: ServeOptions) -> None:
 
 def _server(options: ServeOptions, scratch: Path) -> EmbeddedServer:
     source = options.repository or repository.shipped()
+    if (source / repository.MODEL).is_dir():
+        repository.read_model(source / repository.MODEL, options.config)  # Triton takes the default in silence
     composed = bool(options.weights or options.settings)
     if composed:
         repository.write_model(

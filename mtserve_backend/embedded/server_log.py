@@ -28,7 +28,7 @@ def read(path: Path, start: int = 0, limit: int = 1 << 20) -> str:
             end = file.seek(0, 2)
             file.seek(max(0, start, end - limit))
             return file.read().decode(errors="replace")
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return ""
 
 

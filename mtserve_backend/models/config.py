@@ -60,11 +60,11 @@ class HSTUConfig(BaseModel):
     def read(cls, path: Path) -> HSTUConfig:
         """Raises `ModelConfigError`."""
         try:
-            text = path.read_text(encoding="utf-8")
+            content = path.read_bytes()
         except OSError as error:
             raise ModelConfigError(f"cannot read the model's configuration {path}: {error.strerror}") from error
         try:
-            return cls.model_validate_json(text)
+            return cls.model_validate_json(content)
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']} (got {e['input']!r:.60})" for e in error.errors()

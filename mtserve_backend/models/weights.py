@@ -61,9 +61,13 @@ def _read_checked(path: Path, model: HSTU) -> dict[str, torch.Tensor]:
             report = _differences(expected, found)
             if report:
                 raise WeightsError(f"{path} does not fit its {CONFIG_FILE}: {report}")
-            return {key: file.get_tensor(key) for key in expected}
+            state = {key: file.get_tensor(key) for key in expected}
     except SafetensorError as error:
         raise WeightsError(f"{path} is not a readable safetensors file: {error}") from error
+    spoilt = [key for key, tensor in state.items() if not tensor.isfinite().all()]
+    if spoilt:
+        raise WeightsError(f"{path} holds values that are not finite numbers, in {', '.join(spoilt)}")
+    return state
 
 
 def _differences(expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> str:

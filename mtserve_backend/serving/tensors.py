@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -13,6 +14,8 @@ import triton_python_backend_utils as pb_utils
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.cache.records import User
 from mtserve_backend.ranking import Code, Outcome, RankRequest, RequestError
+
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 INPUTS: dict[str, type[np.signedinteger[Any]]] = {
     "HISTORY_ITEMS": np.int64,
@@ -29,7 +32,7 @@ def parse(request: Any) -> RankRequest:
     if len(start) != 1:
         raise RequestError(Code.INVALID_ARG, f"HISTORY_START has {len(start)} values; it is one position, shape [1, 1]")
     tokens = Tokens(int(start[0]), inputs["HISTORY_ITEMS"], inputs["HISTORY_ACTIONS"].astype(np.int32, copy=False))
-    parameters = json.loads(request.parameters() or "{}")
+    parameters = _parameters(request)
     timeout_us = request.timeout()
     return RankRequest(
         _user(request),
@@ -73,8 +76,19 @@ def _vector(request: Any, name: str, dtype: type[np.signedinteger[Any]]) -> npt.
 
 def _user(request: Any) -> User:
     """The correlation ID. 0 and "" are what a server's own warm-up carries: nobody, and nothing is kept."""
-    user: User = request.correlation_id()
+    try:
+        user: User = request.correlation_id()
+    except UnicodeDecodeError as error:
+        raise RequestError(Code.INVALID_ARG, "the user's ID is not UTF-8") from error
     return user or None
+
+
+def _parameters(request: Any) -> dict[str, Any]:
+    try:
+        parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+    except ValueError as error:
+        raise RequestError(Code.INVALID_ARG, "the request's parameters are not readable") from error
+    return parameters
 
 
 def _forget(parameters: dict[str, Any]) -> bool:
@@ -88,7 +102,7 @@ def _top_k(parameters: dict[str, Any]) -> int | None:
     if "top_k" not in parameters:
         return None
     top_k = parameters["top_k"]
-    if isinstance(top_k, str) and top_k.lstrip("-").isdigit():
+    if isinstance(top_k, str) and _WHOLE_NUMBER.fullmatch(top_k):
         top_k = int(top_k)
     if not isinstance(top_k, int) or isinstance(top_k, bool):
         raise RequestError(Code.INVALID_ARG, f"top_k is {top_k!r}; it must be a whole number")

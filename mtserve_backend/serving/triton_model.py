@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 from mtserve_backend.config import Config, ConfigError, weights_folder
 from mtserve_backend.models.config import ModelConfigError
 from mtserve_backend.models.weights import WeightsError
-from mtserve_backend.ranking import Outcome, RankRequest, RequestError
+from mtserve_backend.ranking import Code, Outcome, RankRequest, RequestError
 from mtserve_backend.service import RankingService
 from mtserve_backend.serving import logs, tensors
 from mtserve_backend.startup import build_engine
@@ -57,6 +57,10 @@ class TritonPythonModel:
                 outcomes.append(None)
             except RequestError as refusal:
                 outcomes.append(refusal)
+            except Exception:
+                # Raised from here it would fail every request of the batch.
+                log.exception("a request could not be read")
+                outcomes.append(RequestError(Code.INVALID_ARG, "the request could not be read; see docs/protocol.md"))
         answered = iter(self._service.rank(good) if good else ())
         return [tensors.respond(next(answered) if outcome is None else outcome) for outcome in outcomes]
 

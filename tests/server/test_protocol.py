@@ -290,3 +290,17 @@ def test_scores_stay_right_while_users_are_evicted_and_come_back(raw: Raw, model
         found += assert_answer(raw.send("hierarchical", visit(user, history)), model[0], history)
     device, host, recomputed, new, _ = found
     assert min(device, host, recomputed, new) > 0
+
+
+@pytest.mark.parametrize("top_k", ["--1", "²", "9" * 5000, "", "1.5"])
+def test_unreadable_parameters_harm_nobody_else(grpc: Raw, model: tuple[HSTU, Path], top_k: str) -> None:
+    rng = np.random.default_rng(12)
+    histories = [worlds.random_history(rng, 30) for _ in range(6)]
+    requests = [visit(next(users), history) for history in histories]
+    requests.insert(3, visit(next(users), histories[0], parameters={"top_k": top_k}))
+    answers = grpc.send_many("hierarchical", requests)
+    refusal = answers.pop(3)
+    assert isinstance(refusal, str)
+    assert "top_k" in refusal
+    for answer, history in zip(answers, histories, strict=True):
+        assert_answer(answer, model[0], history)
