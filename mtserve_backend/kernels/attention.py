@@ -71,11 +71,15 @@ def _attend_tile(layer: torch.Tensor, pages: PageNumbers, queries: torch.Tensor,
     result = torch.zeros_like(queries)
     least, most = min(limits), max(limits)
     rows = torch.tensor(limits, device=queries.device)[:, None] if least < most else None
-    for index in range(-(-most // page_tokens)):
+    # One buffer for all full pages: memory fresh from the system for each would cost as much as a product.
+    whole = queries.new_empty((*queries.shape[:2], page_tokens if most >= page_tokens else 0))
+    for index, page in enumerate(pages[: -(-most // page_tokens)].tolist()):
         begin = index * page_tokens
         count = min(page_tokens, most - begin)
-        keys, values = layer[int(pages[index]), :, :, :count].unbind(0)
-        scores = F.silu(torch.bmm(queries, keys.transpose(1, 2)), inplace=True)
+        keys, values = layer[page, :, :, :count].unbind(0)
+        scores = whole if count == page_tokens else queries.new_empty((*queries.shape[:2], count))
+        torch.bmm(queries, keys.transpose(1, 2), out=scores)
+        F.silu(scores, inplace=True)
         if rows is not None and begin + count > least:
             hidden = torch.arange(begin, begin + count, device=rows.device)[None, :] >= rows
             scores.masked_fill_(hidden, 0.0)
