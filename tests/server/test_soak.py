@@ -27,13 +27,11 @@ def soak(tmp_path: Path, host_memory: str, seconds: float, cancels: bool) -> Soa
         run = Soak(server, model, cancels)
         run.run(stub, seconds)
         if cancels and "Signal (11) received" in log.read_text():
-            pytest.xfail(
-                "Triton before 25.01 crashes when a cancel meets an answer: triton-inference-server/server#7368"
-            )
+            pytest.xfail("tritonserver crashed under cancelled calls, as in triton-inference-server/server#7368")
         assert not run.failures, run.failures
         assert children(server.pid) == [stub], "it is the same stub as before"
         assert server.errors() == []
-        # The same race may leave a request inside Triton for ever, which then waits for it and does not finalize.
+        # With cancels Triton 24.10 sometimes does not let go of the model, and does not finalize: docs/operations.md.
         assert server.stop() in ((0, 1) if cancels else (0,))
         assert regions(server.shm_prefix) == []
     text = log.read_text()
