@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 .PHONY: help venv demo test test-quick test-slow test-soak waits lint perf-core train constraints clean
 
 help:
-	@echo "make demo        a real Triton, real users, three cache modes side by side (about 5 minutes after downloads)"
+	@echo "make demo        a real Triton, real users, three cache modes side by side (about 4 minutes after downloads)"
 	@echo "make test        lint, types, every test but the slow ones (about 10 minutes on 2 cores)"
 	@echo "make test-quick  the same without the tests that start a server (about 4 minutes)"
 	@echo "make test-slow   the long searches for counter-examples (an hour)"
