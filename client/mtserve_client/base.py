@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from mtserve_client.users import UserId, check_user
 CandidatesLike = Sequence[int] | NDArray[np.integer[Any]]
 
 
-class BaseClient:
+class BaseClient(ABC):
     """A client of one model on one server.
 
     Args:
@@ -69,9 +70,9 @@ class BaseClient:
         self._closed = False
         self._connect()
 
+    @abstractmethod
     def _connect(self) -> None:
         """Make the transport for `self._target`."""
-        raise NotImplementedError
 
     def _erase(self, user_id: UserId, timeout_s: float | None) -> Exchange:
         """The checked call to forget a user, not yet begun."""
