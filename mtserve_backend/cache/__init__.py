@@ -9,4 +9,6 @@ The manager decides and the transfer workers copy. For each request the engine c
 
 and for each finished transfer `onload_done` / `offload_done`. Every call is made by one thread. A task holds a
 reference on each page and chunk it touches until its `*_done`, so nothing it copies is handed to anyone else meanwhile.
+A user has one look-up or lease at a time. What has been computed from a load that failed or is late must not be
+committed: `onload_failed(task)`, then `abort(lease)`.
 """

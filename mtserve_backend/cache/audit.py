@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from mtserve_backend.cache.history import BYTES_PER_TOKEN
-from mtserve_backend.cache.manager import BYTES_PER_USER, CacheManager
-from mtserve_backend.cache.records import OffloadTask, UserRecord
+from mtserve_backend.cache.records import BYTES_PER_USER, OffloadTask, UserRecord
+
+if TYPE_CHECKING:
+    from mtserve_backend.cache.manager import CacheManager
 
 
 class AuditError(AssertionError):
     """The manager's books do not agree with what its users and tasks hold."""
 
 
-def audit(manager: CacheManager, leased: int = 0) -> None:
-    """Raises `AuditError` or `SlotError`. `leased` is the number of look-ups and leases the caller still holds."""
+def audit(manager: CacheManager) -> None:
+    """Raises `AuditError` or `SlotError`."""
     records = [record for _, record in manager.users.items()]
     for record in records:
         _check_record(manager, record)
@@ -24,18 +27,19 @@ def audit(manager: CacheManager, leased: int = 0) -> None:
     _equal("users on the host", {r.user for r in records if len(r.chunks)}, {u for u, _ in tiers.on_host.items()})
     unsaved = {u for u, _ in tiers.unsaved.items()}
     _equal("users to save", unsaved & {r.user for r in records if tiers.full_chunks_unsaved(r) > 0}, unsaved)
-    log_bytes = sum(BYTES_PER_USER + len(r.log) * BYTES_PER_TOKEN for r in records)
+    log_bytes = sum(BYTES_PER_USER + r.log.size_bytes for r in records)
     _equal("bytes of token logs", log_bytes, manager.log_bytes)
     offloading = sum(t.buffer_tokens for t in manager.tasks if isinstance(t, OffloadTask))
     _equal("tokens being offloaded", offloading, manager.offloading_tokens)
-    owners = {id(r): r for r in [*records, *(t.record for t in manager.tasks)]}
-    _equal("pins", len(manager.tasks) + leased, sum(r.pins for r in owners.values()))
+    _equal("tokens on the device", sum(r.device_length for r in records), manager.counters.on_device)
+    _equal("tokens on the host", sum(r.host_length for r in records), manager.counters.on_host)
+    owners = {*records, *manager.leased, *(t.record for t in manager.tasks)}
+    _equal("pins", len(manager.tasks) + len(manager.leased), sum(r.pins for r in owners))
 
 
 def _check_record(manager: CacheManager, record: UserRecord) -> None:
     geometry = manager.geometry
-    leased = record.pins > sum(task.record is record for task in manager.tasks)
-    if not leased:
+    if record not in manager.leased:
         _equal("pages of a user", geometry.pages(record.device_length), len(record.pages))
     _equal("chunks of a user", geometry.chunks(record.host_length), len(record.chunks))
     if max(record.device_length, record.host_length) > len(record.log):

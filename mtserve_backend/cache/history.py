@@ -60,6 +60,11 @@ class TokenLog:
     def stop(self) -> int:
         return self.start + self._size
 
+    @property
+    def size_bytes(self) -> int:
+        """What its tokens occupy, room to grow included."""
+        return len(self._items) * BYTES_PER_TOKEN
+
     def tokens(self, start: int, stop: int) -> Tokens:
         """A view, valid until the log changes."""
         span = slice(start - self.start, stop - self.start)
@@ -80,6 +85,7 @@ class TokenLog:
         """Forget every token, and overwrite where they were."""
         self._items.fill(0)
         self._actions.fill(0)
+        self._items, self._actions = self._items[:0].copy(), self._actions[:0].copy()
         self._size = 0
 
     def rewrite(self, base: int, agreed: int, tokens: Tokens) -> None:
@@ -90,9 +96,9 @@ class TokenLog:
             self.start = base
         fresh = tokens.since(agreed)
         size, keep = tokens.stop - base, agreed - base
-        if size > len(self._items):
+        capacity = size + max(16, size // 8)
+        if size > len(self._items) or len(self._items) > 2 * capacity:
             # Growing by an eighth keeps appends O(1) amortised and the log near its 12 bytes a token.
-            capacity = size + max(16, size // 8)
             items, actions = np.empty(capacity, dtype=np.int64), np.empty(capacity, dtype=np.int32)
             items[:keep], actions[:keep] = self._items[:keep], self._actions[:keep]
             self._items, self._actions = items, actions

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mtserve_backend.cache.history import BYTES_PER_TOKEN, TokenLog, compare
+from mtserve_backend.cache.audit import audit
+from mtserve_backend.cache.history import TokenLog, compare
 from mtserve_backend.cache.lru import LRU
 from mtserve_backend.cache.records import (
+    BYTES_PER_USER,
     Counters,
     Geometry,
     Lease,
@@ -25,9 +27,6 @@ from mtserve_backend.cache.records import (
 from mtserve_backend.cache.slots import Slots
 from mtserve_backend.cache.tiers import Tiers
 
-# A record, its entries in the maps and its arrays' headers, measured with tracemalloc over 100,000 users.
-BYTES_PER_USER = 1200
-
 # Tails are flushed so that a quarter of the device pool is free or can be freed without loss, looking at most at so
 # many of the coldest users at a time.
 COLD_SHARE = 4
@@ -35,7 +34,7 @@ COLD_USERS = 256
 
 
 class PinError(RuntimeError):
-    """A user was unpinned more often than pinned: a bug, never clamped."""
+    """A user was leased twice at a time, or given back more often than taken: a bug, never clamped."""
 
 
 class CacheManager:
@@ -57,6 +56,8 @@ class CacheManager:
         self.tiers = Tiers(geometry, self.counters, note_freed)
         self.users: LRU[User, UserRecord] = LRU()
         self.tasks: set[OnloadTask | OffloadTask] = set()
+        self.leased: set[UserRecord] = set()
+        self._held_back: dict[UserRecord, list[tuple[OnloadTask, bool]]] = {}
         self.log_bytes = 0
         self.offloading_tokens = 0
         self._window_start = window_start
@@ -68,18 +69,23 @@ class CacheManager:
     def look_up(self, visit: Visit) -> LookUp:
         """Compare the history with what is known and pin the user. Raises `HistoryGap`, pinning nothing.
 
-        A visit without a user (a server's warm-up) is compared with nothing and leaves no trace.
+        A visit without a user (a server's warm-up) is compared with nothing and leaves no trace. A user has one
+        look-up or lease at a time (`PinError`).
         """
         record = None if visit.user is None else self.users.get(visit.user)
         base = self._window_start(visit.tokens.stop)
         comparison = compare(record.log if record else None, visit.tokens, base)
         record = record or UserRecord(visit.user, TokenLog(base))
+        if record in self.leased:
+            raise PinError("a user was looked up while an earlier request of theirs is under way")
+        self.leased.add(record)
         record.pins += 1
         return LookUp(visit, record, comparison)
 
     def forgo(self, look_up: LookUp) -> None:
         """The request will not be run now: undo the look-up."""
-        self._unpin(look_up.record)
+        self._check_leased(look_up.record)
+        self._end_lease(look_up.record)
 
     def prepare(self, look_up: LookUp) -> Lease | None:
         """Cut what differs, allocate what is missing. None if pages are short: nothing was taken, nobody evicted."""
@@ -95,7 +101,7 @@ class CacheManager:
             self._start_onload(record, fresh)
         else:
             record.pages = concatenate(record.pages, fresh)
-        record.device_length = cached
+        tiers.gain_device(record, cached)
         if len(record.pages):
             tiers.on_device.touch(record.user, record)
         if len(record.chunks):
@@ -110,8 +116,9 @@ class CacheManager:
     def commit(self, lease: Lease) -> None:
         """Keys of 0 .. `lease.length` are in the leased pages."""
         record, counters = lease.record, self.counters
+        self._check_leased(record)
         if lease.pages is not None:
-            record.device_length = lease.length
+            self.tiers.gain_device(record, lease.length)
             self.tiers.note_unsaved(record)
         else:
             counters.uncached_requests += 1
@@ -120,14 +127,15 @@ class CacheManager:
         counters.found_host += lease.found_host
         counters.recomputed += lease.recomputed
         counters.new += lease.new
-        self._unpin(record)
+        self._end_lease(record)
         self._bound_logs()
 
     def abort(self, lease: Lease) -> None:
         """The engine wrote nothing that may be kept; what was cached before still is."""
+        self._check_leased(lease.record)
         if lease.pages is not None:
             self.tiers.trim_pages(lease.record)
-        self._unpin(lease.record)
+        self._end_lease(lease.record)
         self._bound_logs()
 
     def forget(self, user: User) -> bool:
@@ -189,9 +197,15 @@ class CacheManager:
             self.tiers.drop_host(record)
 
     def onload_done(self, task: OnloadTask, failed: bool) -> None:
-        """No byte of the task moves any more."""
+        """No byte of the task moves any more. While the user's lease is out its pages stay as they are."""
+        if task.record in self.leased:
+            self._held_back.setdefault(task.record, []).append((task, failed))
+            return
         if failed:
             self.onload_failed(task)
+        else:
+            self.counters.pages_onloaded += task.page_count
+            self.counters.pages_scattered += len(task.staged)
         record = task.record
         if record.onload is task:
             record.onload = None
@@ -204,19 +218,25 @@ class CacheManager:
         """No byte of the task moves any more. The chunks count only if their history was not cut meanwhile."""
         record = task.record
         self.offloading_tokens -= task.buffer_tokens
+        if failed:
+            self.counters.offload_failures += 1
+        else:
+            self.counters.pages_offloaded += len(task.held_pages)
         if record.offload is task:
             if failed:
-                self.counters.offload_failures += 1
                 self.tiers.give_up_offload(record)
             else:
                 record.offload = None
                 self.tiers.chunks.hold(task.new_chunks)
                 record.chunks = concatenate(record.chunks, task.new_chunks)
-                record.host_length = task.stop
-                self.counters.offloaded += task.stop - task.start
+                self.tiers.gain_host(record, task.stop)
                 self.tiers.on_host.touch(record.user, record)
             self.tiers.note_unsaved(record)
         self._finish(task)
+
+    def check(self) -> None:
+        """Derive every count and list from the users and tasks, and compare. Raises `AuditError` or `SlotError`."""
+        audit(self)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -227,13 +247,13 @@ class CacheManager:
 
     def _lease(self, look_up: LookUp, pages: Slots | None, cached: int, found_device: int) -> Lease:
         record, comparison = look_up.record, look_up.comparison
-        before = len(record.log)
+        before = record.log.size_bytes
         record.log.rewrite(comparison.base, comparison.agreed, look_up.visit.tokens)
         if record.user is not None:
             if record.user not in self.users:
                 self.log_bytes += BYTES_PER_USER
             self.users.touch(record.user, record)
-            self.log_bytes += (len(record.log) - before) * BYTES_PER_TOKEN
+            self.log_bytes += record.log.size_bytes - before
         length = comparison.total - comparison.base
         known = comparison.agreed - comparison.base
         return Lease(
@@ -273,12 +293,14 @@ class CacheManager:
         self._register(record.onload)
 
     def _start_offload(self, record: UserRecord, stop: int) -> OffloadTask | None:
-        """For positions up to `stop`, or for half as many chunks while there is no room for more; None if for none."""
+        """For positions up to `stop`, or for fewer chunks if there is no room for more; None if for none."""
         geometry, tiers = self.geometry, self.tiers
         start = record.host_length
         first_chunk = start // geometry.chunk_tokens
-        while stop > start and not (self._within_quota(start, stop) and self._host_room(record, stop)):
-            stop = (first_chunk + (stop // geometry.chunk_tokens - first_chunk) // 2) * geometry.chunk_tokens
+        stop = self._within_quota(start, stop)
+        while stop > start and not self._host_room(record, stop):
+            # What is left over is planned for again when this task is done.
+            stop = (first_chunk + (geometry.chunks(stop) - first_chunk) // 2) * geometry.chunk_tokens
         if stop <= start:
             return None
         new_chunks = tiers.chunks.allocate(geometry.chunks(stop) - len(record.chunks))
@@ -302,9 +324,11 @@ class CacheManager:
         self._register(task)
         return task
 
-    def _within_quota(self, start: int, stop: int) -> bool:
-        pages = self.geometry.pages(stop) - start // self.geometry.page_tokens
-        return self.offloading_tokens + pages * self.geometry.page_tokens <= self._quota
+    def _within_quota(self, start: int, stop: int) -> int:
+        """`stop`, or the last whole chunk before it that the quota reaches to."""
+        page = self.geometry.page_tokens
+        reach = start // page * page + self._quota - self.offloading_tokens
+        return stop if self.geometry.pages(stop) * page <= reach else self._whole_chunks(max(0, reach))
 
     def _host_room(self, record: UserRecord, stop: int) -> bool:
         return self.tiers.make_host_room(self.geometry.chunks(stop) - len(record.chunks))
@@ -321,6 +345,16 @@ class CacheManager:
         self.tiers.release_pages(task.held_pages)
         self.tiers.chunks.release(task.held_chunks)
         self._unpin(task.record)
+
+    def _check_leased(self, record: UserRecord) -> None:
+        if record not in self.leased:
+            raise PinError("a look-up or lease was ended that is not out")
+
+    def _end_lease(self, record: UserRecord) -> None:
+        self.leased.remove(record)
+        self._unpin(record)
+        for task, failed in self._held_back.pop(record, ()):
+            self.onload_done(task, failed)
 
     def _unpin(self, record: UserRecord) -> None:
         if record.pins <= 0:
@@ -341,5 +375,5 @@ class CacheManager:
         self.tiers.drop_device(record)
         self.tiers.drop_host(record)
         self.users.discard(record.user)
-        self.log_bytes -= BYTES_PER_USER + len(record.log) * BYTES_PER_TOKEN
+        self.log_bytes -= BYTES_PER_USER + record.log.size_bytes
         record.log.wipe()

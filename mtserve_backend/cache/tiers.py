@@ -31,6 +31,7 @@ class Tiers:
             self.counters.device_evictions += 1
             self.counters.device_evicted += record.device_length
             self.counters.device_evicted_unsaved += record.device_length - record.host_length
+            record.device_length = 0
             self.drop_device(record)
         return victims is not None
 
@@ -45,8 +46,18 @@ class Tiers:
         for record in victims or ():
             self.counters.host_evictions += 1
             self.counters.host_evicted += record.host_length
+            record.host_length = 0
             self.drop_host(record)
         return victims is not None
+
+    def gain_device(self, record: UserRecord, length: int) -> None:
+        """The state of positions up to `length` is in the user's pages, or will be before anybody reads it."""
+        self.counters.device_gained += length - record.device_length
+        record.device_length = length
+
+    def gain_host(self, record: UserRecord, length: int) -> None:
+        self.counters.host_gained += length - record.host_length
+        record.host_length = length
 
     def cut(self, record: UserRecord, length: int) -> None:
         """Keep the state of the first `length` tokens at most.
@@ -56,23 +67,22 @@ class Tiers:
         """
         page = self.geometry.page_tokens
         if record.device_length > length:
-            record.device_length = length
+            kept = length
             if length % page and self._references(int(record.pages[length // page])) > 1:
-                record.device_length = length // page * page
+                kept = length // page * page
+            self._discard_device(record, kept)
             self.trim_pages(record)
         if record.offload and record.device_length < record.offload.stop:
             self.give_up_offload(record)
-        record.host_length = min(record.host_length, length, record.device_length or length)
-        self._trim_chunks(record)
+        self._discard_host(record, min(length, record.device_length or length))
         self.note_unsaved(record)
 
     def give_up_offload(self, record: UserRecord) -> None:
         """The user's offload, cut or failed, does not count. A chunk that it shares with what was saved may be torn."""
         if record.offload is not None:
             first_chunk = record.offload.start // self.geometry.chunk_tokens
-            record.host_length = min(record.host_length, first_chunk * self.geometry.chunk_tokens)
             record.offload = None
-            self._trim_chunks(record)
+            self._discard_host(record, first_chunk * self.geometry.chunk_tokens)
 
     def trim_pages(self, record: UserRecord) -> None:
         """Give back the pages beyond `device_length`."""
@@ -86,14 +96,13 @@ class Tiers:
     def drop_device(self, record: UserRecord) -> None:
         self.release_pages(record.pages)
         record.pages = NO_SLOTS
-        record.device_length = 0
+        self._discard_device(record, 0)
         self.on_device.discard(record.user)
         self.unsaved.discard(record.user)
 
     def drop_host(self, record: UserRecord) -> None:
         record.offload = None
-        record.host_length = 0
-        self._trim_chunks(record)
+        self._discard_host(record, 0)
 
     def full_chunks_unsaved(self, record: UserRecord) -> int:
         chunk = self.geometry.chunk_tokens
@@ -131,7 +140,15 @@ class Tiers:
             return ((self.primary, pages),)
         return ((self.primary, pages[~staged]), (self.onload, pages[staged]))
 
-    def _trim_chunks(self, record: UserRecord) -> None:
+    def _discard_device(self, record: UserRecord, length: int) -> None:
+        self.counters.device_discarded += record.device_length - length
+        record.device_length = length
+
+    def _discard_host(self, record: UserRecord, length: int) -> None:
+        """Keep the state of the first `length` tokens at most, and the chunks that hold it."""
+        lost = max(0, record.host_length - length)
+        self.counters.host_discarded += lost
+        record.host_length -= lost
         kept = self.geometry.chunks(record.host_length)
         if kept < len(record.chunks):
             self.chunks.release(record.chunks[kept:])

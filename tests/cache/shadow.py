@@ -48,6 +48,7 @@ class Transfer:
     loaded: bool = False
     failed: bool = False
     over: bool = False
+    delivered: bool = False
 
 
 @dataclass

@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 
 from mtserve_backend.cache.history import BYTES_PER_TOKEN
-from mtserve_backend.cache.manager import BYTES_PER_USER, CacheManager, PinError
-from mtserve_backend.cache.records import Counters, Geometry, Lease, OffloadTask, OnloadTask, User, UserRecord, Visit
+from mtserve_backend.cache.manager import CacheManager, PinError
+from mtserve_backend.cache.records import (
+    BYTES_PER_USER,
+    Counters,
+    Geometry,
+    Lease,
+    OffloadTask,
+    OnloadTask,
+    User,
+    UserRecord,
+    Visit,
+)
 from tests.cache.shadow import tokens_of
 
 PAGE = 4
@@ -171,7 +181,7 @@ def test_a_user_whose_transfer_is_under_way_is_not_evicted() -> None:
 
 
 def test_the_longest_unseen_users_are_forgotten_when_logs_outgrow_their_memory() -> None:
-    one = BYTES_PER_USER + 10 * BYTES_PER_TOKEN
+    one = BYTES_PER_USER + (10 + 16) * BYTES_PER_TOKEN  # with room to grow
     cache = manager(log_bytes=2 * one)
     for user in ("a", "b", "a", "c"):
         visit(cache, user, 10)
@@ -188,7 +198,7 @@ def test_logs_are_bounded_though_every_request_fails() -> None:
 
 
 def test_a_user_in_transfer_is_not_forgotten() -> None:
-    cache = manager(log_bytes=BYTES_PER_USER + CHUNK * BYTES_PER_TOKEN)
+    cache = manager(log_bytes=BYTES_PER_USER + (CHUNK + 16) * BYTES_PER_TOKEN)
     visit(cache, "a", CHUNK)
     (task,) = cache.plan_offloads()
     visit(cache, "b", CHUNK)
@@ -336,7 +346,7 @@ def test_a_history_cut_while_it_is_saved_does_not_count_what_was_copied() -> Non
     cache.offload_done(task, failed=False)
     assert record(cache, 1).host_length == 0
     assert cache.tiers.chunks.used == 0
-    assert cache.counters.offloaded == 0
+    assert cache.counters.host_gained == 0
 
 
 def test_a_history_cut_beyond_what_is_being_saved_keeps_it() -> None:
@@ -477,7 +487,7 @@ def test_counters_add_up() -> None:
     strangers = cache.geometry.device_pages * PAGE
     assert (counters.found_device, counters.found_host, counters.recomputed) == (2 * CHUNK, 2 * CHUNK, 2)
     assert counters.new == 2 * CHUNK + 2 + 1 + strangers
-    assert (counters.offloaded, counters.onloaded) == (2 * CHUNK, 2 * CHUNK)
+    assert (counters.host_gained, counters.onloaded) == (2 * CHUNK, 2 * CHUNK)
     assert (counters.device_evictions, counters.device_evicted_unsaved) == (1, 2)
     assert counters.hit_ratio() == 4 * CHUNK / (4 * CHUNK + 2 + counters.new)
 

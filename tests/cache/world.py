@@ -14,10 +14,19 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from mtserve_backend.cache.audit import audit
 from mtserve_backend.cache.history import BYTES_PER_TOKEN, HistoryGap
-from mtserve_backend.cache.manager import BYTES_PER_USER, CacheManager
-from mtserve_backend.cache.records import Geometry, Lease, LookUp, OffloadTask, OnloadTask, User, UserRecord, Visit
+from mtserve_backend.cache.manager import CacheManager
+from mtserve_backend.cache.records import (
+    BYTES_PER_USER,
+    Geometry,
+    Lease,
+    LookUp,
+    OffloadTask,
+    OnloadTask,
+    User,
+    UserRecord,
+    Visit,
+)
 from mtserve_backend.models.contract import Window
 from tests.cache.shadow import (
     UNKNOWN,
@@ -89,13 +98,14 @@ class World:
         self.long = max(9, sizes.device_pages * sizes.page_tokens * 3 // 4)
         self.window = Window(*sizes.window).start
         self.quota = sizes.quota_chunks * chunk_tokens
-        self.max_log_bytes = sizes.log_users * (BYTES_PER_USER + 8 * BYTES_PER_TOKEN)
+        self.max_log_bytes = sizes.log_users * (BYTES_PER_USER + 24 * BYTES_PER_TOKEN)
         self.manager = CacheManager(self.geometry, self.window, self.quota, self.max_log_bytes)
         self.memory = Memory(self.geometry)
         self.prefixes = Prefixes()
         self.random = Random(0)
         self.clients: dict[User, tuple[Token, ...]] = {}
         self.known: dict[User, Known] = {}
+        self.log_sizes: dict[User, int] = {}
         self.held: list[Held] = []
         self.seen: Counter[str] = Counter()
 
@@ -180,6 +190,7 @@ class World:
             assert known_of(record.log) == unchanged
             if give_up:
                 self.manager.forgo(held.look_up)
+                self._drop_what_is_done()
                 self.held.remove(held)
             return
         held.lease = lease
@@ -201,6 +212,7 @@ class World:
         held = self._pick([h for h in self.held if h.lease is None], which)
         if held is not None:
             self.manager.forgo(held.look_up)
+            self._drop_what_is_done()
             self.held.remove(held)
 
     def compute(self, which: int, fails: bool, written: int) -> None:
@@ -288,16 +300,18 @@ class World:
             step(fails)
 
     def deliver(self, which: int) -> None:
-        """A completion, in any order; but not for a user whose lease is out."""
+        """A completion, in any order."""
         transfer = self._pick(self._deliverable(), which)
         if transfer is None:
             return
         task = transfer.task
+        self.seen["delivered to a leased user"] += task.record in self.manager.leased
         if isinstance(task, OnloadTask):
             self.manager.onload_done(task, transfer.failed)
         else:
             self.manager.offload_done(task, transfer.failed)
-        del self.memory.transfers[task]
+        transfer.delivered = True
+        self._drop_what_is_done()
         self.seen["transfers failed"] += transfer.failed
 
     # --- always ----------------------------------------------------------------------------------------------------
@@ -309,8 +323,7 @@ class World:
         self.memory_holds_what_the_books_say()
 
     def books_agree(self) -> None:
-        known = {id(r) for r in self._records()} | {id(t.record) for t in self.manager.tasks}
-        audit(self.manager, leased=sum(id(held.look_up.record) in known for held in self.held))
+        self.manager.check()
 
     def logs_are_what_was_sent(self) -> None:
         assert {r.user: known_of(r.log) for r in self._records()} == self.known
@@ -334,6 +347,7 @@ class World:
         for held in self.held:
             if held.lease is None:
                 self.manager.forgo(held.look_up)
+                self._drop_what_is_done()
             else:
                 self._abort(held.lease)
         self.held.clear()
@@ -422,20 +436,23 @@ class World:
 
     def _commit(self, lease: Lease) -> None:
         self.manager.commit(lease)
+        self._drop_what_is_done()
         self._forget_the_forgotten()
 
     def _abort(self, lease: Lease) -> None:
         self.manager.abort(lease)
+        self._drop_what_is_done()
         self._forget_the_forgotten()
 
     def _forget_the_forgotten(self) -> None:
         """Users whose logs do not fit are gone: the longest unseen, and no more than needed."""
         users = {r.user for r in self._records()}
         gone = self.known.keys() - users
-        size = sum(BYTES_PER_USER + len(known.tokens) * BYTES_PER_TOKEN for known in self.known.values())
+        size = sum(BYTES_PER_USER + self.log_sizes[user] for user in self.known)
         for user in [u for u in self.known if u in gone]:
             assert size > self.max_log_bytes
-            size -= BYTES_PER_USER + len(self.known.pop(user).tokens) * BYTES_PER_TOKEN
+            del self.known[user]
+            size -= BYTES_PER_USER + self.log_sizes[user]
         assert size <= self.max_log_bytes or all(r.pins for r in self._records())
 
     # --- small change ------------------------------------------------------------------------------------------------
@@ -446,14 +463,20 @@ class World:
         self.clients[user] = held.history
         self.known.pop(user, None)
         self.known[user] = Known(held.expected.base, held.expected.history)
+        log = held.look_up.record.log
+        assert len(log) * BYTES_PER_TOKEN <= log.size_bytes <= (3 * len(log) + 100) * BYTES_PER_TOKEN
+        self.log_sizes[user] = log.size_bytes
+
+    def _drop_what_is_done(self) -> None:
+        """The manager may keep a completion until the user's lease ends."""
+        for task in [t for t, transfer in self.memory.transfers.items() if transfer.delivered]:
+            if task not in self.manager.tasks:
+                del self.memory.transfers[task]
+            else:
+                assert task.record in self.manager.leased
 
     def _deliverable(self) -> list[Transfer]:
-        leased = {id(held.lease.record) for held in self.held if held.lease is not None}
-        return [
-            transfer
-            for transfer in self.memory.transfers.values()
-            if transfer.over and id(transfer.task.record) not in leased
-        ]
+        return [transfer for transfer in self.memory.transfers.values() if transfer.over and not transfer.delivered]
 
     def _on_its_way(self, record: UserRecord, length: int) -> np.ndarray:
         """Positions whose pages are still being loaded, or were loaded in vain, as the engine is about to learn."""

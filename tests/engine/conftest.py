@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from mtserve_backend.cache.audit import audit
 from mtserve_backend.engine import Engine
 from mtserve_backend.models.hstu import HSTU
 from tests.engine import worlds
@@ -30,5 +29,5 @@ def start_engine() -> Iterator[Callable[..., Engine]]:
     for engine in engines:
         engine.close(10)
         engine.moves.take_in()
-        audit(engine.manager)
+        engine.manager.check()
         assert not engine.manager.tasks, "transfers never completed"

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mtserve_backend.cache.audit import audit
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.ranking import RankAnswer, RankRequest
 from tests.engine import worlds
@@ -106,7 +105,7 @@ def run_random_visits(geometry: dict[str, object], scoring: str, seed: int, roun
                 info, window = answer.cache, len(history) - model.window.start(len(history))
                 assert info.device + info.host + info.recomputed + info.new == window
                 assert info.history_length == len(history)
-            audit(engine.manager)
+            engine.manager.check()
             if rng.random() < 0.3:
                 engine.idle()
             if rng.random() < 0.05:
@@ -117,7 +116,7 @@ def run_random_visits(geometry: dict[str, object], scoring: str, seed: int, roun
     finally:
         engine.close(10)
     engine.moves.take_in()
-    audit(engine.manager)
+    engine.manager.check()
     assert not engine.manager.tasks
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mtserve_backend.cache.audit import audit
 from mtserve_backend.cache.records import Geometry
 from perf import hitratio
 from perf.manager_replay import ManagerReplay, ReplayOptions
@@ -40,7 +39,7 @@ def test_every_token_of_every_history_is_accounted_for(trace: list[Request], del
     assert counters.found_device + counters.found_host + counters.recomputed + counters.new == total
     assert counters.new == sum(request.new for request in trace)
     assert counters.device_evictions > 100
-    audit(run.manager)
+    run.manager.check()
 
 
 def test_the_flush_saves_what_evictions_lose(trace: list[Request]) -> None:
@@ -63,7 +62,7 @@ def test_a_batch_larger_than_the_device_is_served_all_the_same() -> None:
     served = list(islice(requests(SHAPE, seed=4), 2_000))
     run.run(served)
     assert run.served == len(served)
-    audit(run.manager)
+    run.manager.check()
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mtserve_backend.cache.audit import audit
 from perf import metadata
 from perf.metadata_users import HISTORY, GrowingUsers, flatness
 
@@ -34,7 +33,7 @@ def test_what_is_timed_evicts_and_loads_and_leaves_the_books_right() -> None:
     counters = users.manager.counters
     assert counters.device_evictions > 900
     assert counters.onloaded >= 500 * HISTORY
-    audit(users.manager)
+    users.manager.check()
 
 
 def test_flatness_is_of_the_slowest_size() -> None:

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 
-from mtserve_backend.cache.audit import audit
 from mtserve_backend.cache.history import TokenLog
 from mtserve_backend.cache.manager import CacheManager, PinError
 from mtserve_backend.cache.records import Geometry, LookUp, OffloadTask, UserRecord, Visit
@@ -113,7 +112,7 @@ def test_a_dead_copying_thread_is_noticed_and_survived(lively: Lively, name: str
         check(engine, model, histories)
     assert engine.broken is not None
     assert name in engine.broken
-    audit(engine.manager)
+    engine.manager.check()
     engine.close(5)
 
 
@@ -194,7 +193,7 @@ def test_an_error_at_any_step_returns_every_pin(
                 assert outcome.code is Code.INTERNAL
             else:
                 worlds.assert_scores(outcome, worlds.reference(model, history, CANDIDATES))
-        audit(engine.manager)
+        engine.manager.check()
         settle(engine)
         assert pins(engine) == 0
     assert calls
@@ -233,7 +232,7 @@ def test_a_cancel_at_any_step_returns_every_pin(
     for outcome, history in zip(outcomes, histories.values(), strict=True):
         worlds.assert_scores(outcome, worlds.reference(model, history, CANDIDATES))
     settle(engine)
-    audit(engine.manager)
+    engine.manager.check()
     assert pins(engine) == 0
 
 
@@ -357,7 +356,7 @@ def test_saves_that_never_complete_hold_no_request(lively: Lively, host_memory: 
     release.set()
     settle(engine)
     assert pins(engine) == 0
-    audit(engine.manager)
+    engine.manager.check()
     engine.close(5)
 
 

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mtserve_backend.cache.audit import audit
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.engine import Engine
 from mtserve_backend.ranking import Code, RankAnswer, RankRequest, RequestError
@@ -85,7 +84,7 @@ def run_through(knobs: dict[str, object], weather: Weather, rounds: int, dies: s
                 if step == rounds // 2:
                     kill(engine, dies)
                 serve_some(engine, histories, rng)
-                audit(engine.manager)
+                engine.manager.check()
                 if rng.random() < 0.3:
                     engine.idle()
         if whole:
@@ -93,7 +92,7 @@ def run_through(knobs: dict[str, object], weather: Weather, rounds: int, dies: s
             for _ in range(2 if calm else 0):  # and the sun comes out: what is kept is right
                 serve_some(engine, histories, rng)
     engine.moves.take_in()
-    audit(engine.manager)
+    engine.manager.check()
     if whole:
         assert not engine.manager.tasks
         assert not any(record.pins for _, record in engine.manager.users.items())
