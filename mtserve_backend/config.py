@@ -46,7 +46,7 @@ class Config(BaseModel):
     )
     copy_workers: int = Field(2, ge=1, le=64, description="threads that copy into and out of a pageable host cache")
     offload_quota_tokens: int = Field(
-        65536, ge=0, description="tokens that may wait in transient offload buffers; 0 stops offloading"
+        65536, ge=0, description="tokens in transient offload buffers; at least chunk_tokens, or 0: never offload"
     )
     user_log: str = Field(
         "256MiB", description="memory for the users' token logs, in bytes; the longest unseen are forgotten"
@@ -65,6 +65,9 @@ class Config(BaseModel):
         2.0, gt=0, description="a load later than this is given up and the user recomputed"
     )
     request_timeout_s: float = Field(60.0, gt=0, description="a batch later than this is answered UNAVAILABLE")
+    check_books: bool = Field(
+        False, description="debugging: check all of the cache's books after every batch; slow; a difference ends service"
+    )
 
     @field_validator("device_cache", "onload_buffer", "host_cache", "user_log")
     @classmethod
@@ -77,6 +80,11 @@ class Config(BaseModel):
         if self.chunk_tokens % self.page_tokens:
             raise ValueError(
                 f"chunk_tokens ({self.chunk_tokens}) must be a multiple of page_tokens ({self.page_tokens})"
+            )
+        if 0 < self.offload_quota_tokens < self.chunk_tokens:
+            raise ValueError(
+                f"offload_quota_tokens ({self.offload_quota_tokens}) is less than a chunk and would never save one; "
+                f"give at least chunk_tokens ({self.chunk_tokens}), or 0 to stop offloading"
             )
         if Size.parse(self.user_log).unit != "bytes":
             raise ValueError("user_log is given in bytes, for example '256MiB'")

@@ -72,6 +72,7 @@ class Engine:
         streams: Streams,
         pass_tokens: int,
         observe: Callable[[WaveReport], None] = lambda report: None,
+        check_books: bool = False,
     ) -> None:
         self.model = model
         self.manager = moves.manager
@@ -81,6 +82,7 @@ class Engine:
         self._admission = admission
         self._pools = pools
         self._pass_tokens = pass_tokens
+        self._check_books = check_books
 
     def serve(self, requests: Sequence[RankRequest]) -> list[Outcome]:
         """Answer a batch; outcome i belongs to request i."""
@@ -94,6 +96,8 @@ class Engine:
         while pending:
             self.upkeep()
             self._serve_wave(pending, outcomes)
+        if self._check_books:
+            self.manager.check()
         return [outcomes[index] for index in range(len(requests))]
 
     def upkeep(self) -> None:
@@ -245,6 +249,7 @@ class Engine:
             job = waiting.popleft()
             job.lease = self._lease(job)
             if job.lease is not None:
+                job.note_new()
                 jobs.append(job)
             elif waiting:
                 deferred.append(self._forgo(waiting.pop()))
@@ -255,6 +260,7 @@ class Engine:
                 waiting.append(job)
             else:
                 job.lease = self.manager.prepare_uncached(_looked_up(job))
+                job.note_new()
                 jobs.append(job)
         pending.extendleft(sorted(deferred, key=lambda job: job.index, reverse=True))
         return jobs

@@ -98,6 +98,7 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
         pools=pools,
         streams=streams,
         pass_tokens=config.pass_tokens,
+        check_books=config.check_books,
     )
 
 

@@ -27,7 +27,16 @@ class Job:
     alone: bool = False
     look_up: LookUp | None = None
     lease: Lease | None = None
+    new: int | None = None
     outputs: list[torch.Tensor] = field(default_factory=list)
+
+    def note_new(self) -> None:
+        """What was new to the first attempt's look-up is new to the request: later attempts find it in the log."""
+        if self.lease is not None:
+            if self.new is None:
+                self.new = self.lease.new
+            self.lease.recomputed += self.lease.new - self.new
+            self.lease.new = self.new
 
 
 @dataclass(frozen=True)
