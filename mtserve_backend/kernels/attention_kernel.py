@@ -1,0 +1,151 @@
+"""Paged HSTU attention on the GPU: `sum_j SiLU(q_i . k_j) v_j` for a plan's pieces, and the sum over pieces.
+
+The reference is `attention.attend`. There is no softmax, so the sums over two ranges of keys simply add: a long history
+is cut among processors and the parts are added in a fixed order, which makes results repeatable bit by bit.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from mtserve_backend.kernels.plan import PIECE_COLUMNS, SUM_COLUMNS, Plan
+from mtserve_backend.kernels.tuning import SUM_ROWS, Tuning, block_dim
+
+_PIECE_COLUMNS = tl.constexpr(PIECE_COLUMNS)
+_SUM_COLUMNS = tl.constexpr(SUM_COLUMNS)
+
+
+@triton.jit
+def _silu(x):
+    return x / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def _add_keys(
+    acc, queries, limits, storage, page_table, head, start, end, dims, in_dim,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_TOKENS: tl.constexpr, KEY_BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """One block of keys. Not masked: all are there, and all rows see all of them."""
+    positions = start + tl.arange(0, KEY_BLOCK)
+    there = positions < end
+    if MASKED:
+        pages = tl.load(page_table + positions // PAGE_TOKENS, mask=there, other=0)
+    else:
+        pages = tl.load(page_table + positions // PAGE_TOKENS)
+    # Keys, then values, head-major; a pool has more than 2^31 values.
+    inside = (head * PAGE_TOKENS + positions % PAGE_TOKENS) * HEAD_DIM
+    slots = pages.to(tl.int64) * (2 * HEADS * PAGE_TOKENS * HEAD_DIM) + inside
+    at = storage + slots[:, None] + dims[None, :]
+    if MASKED:
+        keys = tl.load(at, mask=there[:, None] & in_dim[None, :], other=0.0)
+        values = tl.load(at + HEADS * PAGE_TOKENS * HEAD_DIM, mask=there[:, None] & in_dim[None, :], other=0.0)
+    else:
+        keys = tl.load(at, mask=in_dim[None, :], other=0.0)
+        values = tl.load(at + HEADS * PAGE_TOKENS * HEAD_DIM, mask=in_dim[None, :], other=0.0)
+    weights = _silu(tl.dot(queries, tl.trans(keys), input_precision=PRECISION))
+    if MASKED:
+        weights = tl.where(positions[None, :] < limits[:, None], weights, 0.0)
+    return tl.dot(weights.to(values.dtype), values, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def attend_kernel(
+    q, k, v, out, partial, storage, page_tables, pieces, q_stride, k_stride, v_stride,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_TOKENS: tl.constexpr, TILE_ROWS: tl.constexpr,
+    KEY_BLOCK: tl.constexpr, BLOCK_DIM: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Program (piece, head). `partial` float32 `[slots, TILE_ROWS, HEADS * HEAD_DIM]`."""
+    piece = pieces + tl.program_id(0) * _PIECE_COLUMNS
+    head = tl.program_id(1)
+    first_row, rows, new_rows = tl.load(piece), tl.load(piece + 1), tl.load(piece + 2)
+    first_limit, visible, page_table = tl.load(piece + 3), tl.load(piece + 4), page_tables + tl.load(piece + 5)
+    begin, full_end, end = tl.load(piece + 6), tl.load(piece + 7), tl.load(piece + 8)
+    slot = tl.load(piece + 9)
+
+    row = tl.arange(0, TILE_ROWS)
+    dims = tl.arange(0, BLOCK_DIM)
+    in_dim = dims < HEAD_DIM
+    inside = (row < rows)[:, None] & in_dim[None, :]
+    at_row = (first_row + row).to(tl.int64)[:, None]
+    columns = head * HEAD_DIM + dims[None, :]
+    queries = tl.load(q + at_row * q_stride + columns, mask=inside, other=0.0)
+    limits = tl.where(row < new_rows, first_limit + row, visible)
+
+    # A target sees itself, once: with its first keys. Its key and value are in no page.
+    own = inside & (row >= new_rows)[:, None] & (begin == 0)
+    own_keys = tl.load(k + at_row * k_stride + columns, mask=own, other=0.0).to(tl.float32)
+    own_values = tl.load(v + at_row * v_stride + columns, mask=own, other=0.0).to(tl.float32)
+    acc = _silu(tl.sum(queries.to(tl.float32) * own_keys, axis=1))[:, None] * own_values
+
+    whole_end = begin + (full_end - begin) // KEY_BLOCK * KEY_BLOCK
+    for start in tl.range(begin, whole_end, KEY_BLOCK):
+        acc = _add_keys(
+            acc, queries, limits, storage, page_table, head, start, end, dims, in_dim,
+            HEADS, HEAD_DIM, PAGE_TOKENS, KEY_BLOCK, PRECISION, False,
+        )  # fmt: skip
+    # The diagonal and the end: few blocks, so they are not worth the registers and the memory of a pipeline.
+    for start in tl.range(whole_end, end, KEY_BLOCK, num_stages=1):
+        acc = _add_keys(
+            acc, queries, limits, storage, page_table, head, start, end, dims, in_dim,
+            HEADS, HEAD_DIM, PAGE_TOKENS, KEY_BLOCK, PRECISION, True,
+        )  # fmt: skip
+
+    if slot < 0:
+        tl.store(out + at_row * (HEADS * HEAD_DIM) + columns, acc.to(out.dtype.element_ty), mask=inside)
+    else:
+        part = slot.to(tl.int64) * TILE_ROWS + row.to(tl.int64)[:, None]
+        tl.store(partial + part * (HEADS * HEAD_DIM) + columns, acc, mask=inside)
+
+
+@triton.jit
+def sum_kernel(
+    partial, out, sums, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TILE_ROWS: tl.constexpr,
+    SUM_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+):  # fmt: skip
+    """Program (cut tile, group of its rows, head): adds the tile's pieces, in order."""
+    tile = sums + tl.program_id(0) * _SUM_COLUMNS
+    first_row, rows, first_slot, slots = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2), tl.load(tile + 3)
+    row = tl.program_id(1) * SUM_ROWS + tl.arange(0, SUM_ROWS)
+    dims = tl.arange(0, BLOCK_DIM)
+    inside = (row < rows)[:, None] & (dims < HEAD_DIM)[None, :]
+    columns = tl.program_id(2) * HEAD_DIM + dims[None, :]
+    at = partial + (first_slot.to(tl.int64) * TILE_ROWS + row[:, None]) * (HEADS * HEAD_DIM) + columns
+    acc = tl.zeros((SUM_ROWS, BLOCK_DIM), dtype=tl.float32)
+    # Four loads in flight: the sum itself waits for each.
+    for start in tl.range(0, slots, 4):
+        for ahead in tl.static_range(4):
+            there = inside & (start + ahead < slots)
+            acc += tl.load(at + (start + ahead) * (TILE_ROWS * HEADS * HEAD_DIM), mask=there, other=0.0)
+    at_row = (first_row + row).to(tl.int64)[:, None]
+    tl.store(out + at_row * (HEADS * HEAD_DIM) + columns, acc.to(out.dtype.element_ty), mask=inside)
+
+
+def attend(
+    storage: torch.Tensor, plan: Plan, tables: torch.Tensor, tuning: Tuning,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+) -> None:  # fmt: skip
+    """Launch. `storage` contiguous `[pages, 2, heads, page_tokens, head_dim]`, `tables` the plan's, uploaded.
+
+    `q`, `k`, `v` are `[T, heads * head_dim]` with rows of any stride, `out` is contiguous.
+    """
+    _, _, heads, page_tokens, head_dim = storage.shape
+    if not plan.pieces:
+        return
+    partial = torch.empty(
+        max(1, plan.slots * tuning.tile_rows * heads * head_dim), dtype=torch.float32, device=q.device
+    )
+    attend_kernel[(plan.pieces, heads)](
+        q, k, v, out, partial, storage, tables, tables[plan.pieces_at :], q.stride(0), k.stride(0), v.stride(0),
+        HEADS=heads, HEAD_DIM=head_dim, PAGE_TOKENS=page_tokens, TILE_ROWS=tuning.tile_rows,
+        KEY_BLOCK=tuning.key_block, BLOCK_DIM=block_dim(head_dim),
+        PRECISION="ieee" if q.dtype is torch.float32 else "tf32",
+        num_warps=tuning.warps, num_stages=tuning.stages,
+    )  # fmt: skip
+    if plan.sums:
+        sum_kernel[(plan.sums, tuning.tile_rows // SUM_ROWS, heads)](
+            partial, out, tables[plan.sums_at :], HEADS=heads, HEAD_DIM=head_dim, TILE_ROWS=tuning.tile_rows,
+            SUM_ROWS=SUM_ROWS, BLOCK_DIM=block_dim(head_dim), num_warps=4,
+        )  # fmt: skip
