@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from mtserve_backend.kernels.plan import RUN_COLUMNS, Plan
-from mtserve_backend.kernels.tuning import Tuning, block_dim
+from mtserve_backend.kernels.tuning import APPEND_WARPS, Tuning, block_dim
 
 _RUN_COLUMNS = tl.constexpr(RUN_COLUMNS)
 
@@ -38,14 +38,24 @@ def append_kernel(
     )
 
 
+def append_constants(shape: torch.Size, tuning: Tuning) -> dict[str, int]:
+    """What the kernel is compiled for, of pages of `shape` `[..., heads, page_tokens, head_dim]`."""
+    heads, page_tokens, head_dim = shape[-3:]
+    return {
+        "HEADS": heads,
+        "HEAD_DIM": head_dim,
+        "PAGE_TOKENS": page_tokens,
+        "RUN_ROWS": tuning.run_rows,
+        "BLOCK_DIM": block_dim(head_dim),
+    }
+
+
 def append(
     storage: torch.Tensor, plan: Plan, tables: torch.Tensor, tuning: Tuning, k: torch.Tensor, v: torch.Tensor
 ) -> None:
     """Launch. `storage` contiguous `[pages, 2, heads, page_tokens, head_dim]`; `k`, `v` `[T, heads * head_dim]`."""
-    _, _, heads, page_tokens, head_dim = storage.shape
     if plan.runs:
-        append_kernel[(plan.runs, heads)](
+        append_kernel[(plan.runs, storage.shape[2])](
             storage, k, v, tables, tables[plan.runs_at :], k.stride(0), v.stride(0),
-            HEADS=heads, HEAD_DIM=head_dim, PAGE_TOKENS=page_tokens, RUN_ROWS=tuning.run_rows,
-            BLOCK_DIM=block_dim(head_dim), num_warps=4,
+            **append_constants(storage.shape, tuning), num_warps=APPEND_WARPS,
         )  # fmt: skip

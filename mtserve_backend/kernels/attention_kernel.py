@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from mtserve_backend.kernels.plan import PIECE_COLUMNS, SUM_COLUMNS, Plan
-from mtserve_backend.kernels.tuning import SUM_ROWS, Tuning, block_dim
+from mtserve_backend.kernels.tuning import SUM_ROWS, SUM_WARPS, Tuning, block_dim
 
 _PIECE_COLUMNS = tl.constexpr(PIECE_COLUMNS)
 _SUM_COLUMNS = tl.constexpr(SUM_COLUMNS)
@@ -23,31 +23,49 @@ def _silu(x):
 
 
 @triton.jit
+def _rows(at, dims, there, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, MASKED: tl.constexpr):
+    """`[rows, dims]` from the addresses of rows. A mask that hides nothing costs registers all the same."""
+    at = at[:, None] + dims[None, :]
+    if MASKED:
+        block = tl.load(at, mask=there[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
+    elif HEAD_DIM == BLOCK_DIM:
+        block = tl.load(at)
+    else:
+        block = tl.load(at, mask=(dims < HEAD_DIM)[None, :], other=0.0)
+    return block
+
+
+@triton.jit
 def _add_keys(
-    acc, queries, limits, storage, page_table, head, start, end, dims, in_dim,
+    acc, queries, q_rows, row_there, limits, layer_head, page_table, start, end,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_TOKENS: tl.constexpr, KEY_BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, DIM_STEP: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """One block of keys. Not masked: all are there, and all rows see all of them."""
+    """Add one block of keys to `acc`. Not masked: all of them are there, and all rows see them."""
     positions = start + tl.arange(0, KEY_BLOCK)
     there = positions < end
     if MASKED:
         pages = tl.load(page_table + positions // PAGE_TOKENS, mask=there, other=0)
     else:
         pages = tl.load(page_table + positions // PAGE_TOKENS)
-    # Keys, then values, head-major; a pool has more than 2^31 values.
-    inside = (head * PAGE_TOKENS + positions % PAGE_TOKENS) * HEAD_DIM
-    slots = pages.to(tl.int64) * (2 * HEADS * PAGE_TOKENS * HEAD_DIM) + inside
-    at = storage + slots[:, None] + dims[None, :]
-    if MASKED:
-        keys = tl.load(at, mask=there[:, None] & in_dim[None, :], other=0.0)
-        values = tl.load(at + HEADS * PAGE_TOKENS * HEAD_DIM, mask=there[:, None] & in_dim[None, :], other=0.0)
+    # A pool has more than 2^31 values.
+    keys_at = layer_head + pages.to(tl.int64) * (2 * HEADS * PAGE_TOKENS * HEAD_DIM)
+    keys_at += positions % PAGE_TOKENS * HEAD_DIM
+    if DIM_STEP == BLOCK_DIM:
+        keys = _rows(keys_at, tl.arange(0, BLOCK_DIM), there, HEAD_DIM, BLOCK_DIM, MASKED)
+        scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
     else:
-        keys = tl.load(at, mask=in_dim[None, :], other=0.0)
-        values = tl.load(at + HEADS * PAGE_TOKENS * HEAD_DIM, mask=in_dim[None, :], other=0.0)
-    weights = _silu(tl.dot(queries, tl.trans(keys), input_precision=PRECISION))
+        scores = tl.zeros((queries.shape[0], KEY_BLOCK), dtype=tl.float32)
+        for first in tl.static_range(0, BLOCK_DIM, DIM_STEP):
+            dims = first + tl.arange(0, DIM_STEP)
+            part = _rows(q_rows, dims, row_there, HEAD_DIM, BLOCK_DIM, True)
+            keys = _rows(keys_at, dims, there, HEAD_DIM, BLOCK_DIM, MASKED)
+            scores = tl.dot(part, tl.trans(keys), scores, input_precision=PRECISION)
+    weights = _silu(scores)
     if MASKED:
         weights = tl.where(positions[None, :] < limits[:, None], weights, 0.0)
+    values_at = keys_at + HEADS * PAGE_TOKENS * HEAD_DIM
+    values = _rows(values_at, tl.arange(0, BLOCK_DIM), there, HEAD_DIM, BLOCK_DIM, MASKED)
     return tl.dot(weights.to(values.dtype), values, acc, input_precision=PRECISION)
 
 
@@ -55,7 +73,7 @@ def _add_keys(
 def attend_kernel(
     q, k, v, out, partial, storage, page_tables, pieces, q_stride, k_stride, v_stride,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_TOKENS: tl.constexpr, TILE_ROWS: tl.constexpr,
-    KEY_BLOCK: tl.constexpr, BLOCK_DIM: tl.constexpr, PRECISION: tl.constexpr,
+    KEY_BLOCK: tl.constexpr, BLOCK_DIM: tl.constexpr, DIM_STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Program (piece, head). `partial` float32 `[slots, TILE_ROWS, HEADS * HEAD_DIM]`."""
     piece = pieces + tl.program_id(0) * _PIECE_COLUMNS
@@ -67,37 +85,43 @@ def attend_kernel(
 
     row = tl.arange(0, TILE_ROWS)
     dims = tl.arange(0, BLOCK_DIM)
-    in_dim = dims < HEAD_DIM
-    inside = (row < rows)[:, None] & in_dim[None, :]
-    at_row = (first_row + row).to(tl.int64)[:, None]
+    inside = (row < rows)[:, None] & (dims < HEAD_DIM)[None, :]
+    at_row = (first_row + row).to(tl.int64)
     columns = head * HEAD_DIM + dims[None, :]
-    queries = tl.load(q + at_row * q_stride + columns, mask=inside, other=0.0)
+    q_rows = q + at_row * q_stride + head * HEAD_DIM
+    queries = _rows(q_rows, dims, row < rows, HEAD_DIM, BLOCK_DIM, True)
     limits = tl.where(row < new_rows, first_limit + row, visible)
 
-    # A target sees itself, once: with its first keys. Its key and value are in no page.
-    own = inside & (row >= new_rows)[:, None] & (begin == 0)
-    own_keys = tl.load(k + at_row * k_stride + columns, mask=own, other=0.0).to(tl.float32)
-    own_values = tl.load(v + at_row * v_stride + columns, mask=own, other=0.0).to(tl.float32)
-    acc = _silu(tl.sum(queries.to(tl.float32) * own_keys, axis=1))[:, None] * own_values
-
+    acc = tl.zeros((TILE_ROWS, BLOCK_DIM), dtype=tl.float32)
+    layer_head = storage + head * (PAGE_TOKENS * HEAD_DIM)
     whole_end = begin + (full_end - begin) // KEY_BLOCK * KEY_BLOCK
     for start in tl.range(begin, whole_end, KEY_BLOCK):
         acc = _add_keys(
-            acc, queries, limits, storage, page_table, head, start, end, dims, in_dim,
-            HEADS, HEAD_DIM, PAGE_TOKENS, KEY_BLOCK, PRECISION, False,
+            acc, queries, q_rows, row < rows, limits, layer_head, page_table, start, end,
+            HEADS, HEAD_DIM, PAGE_TOKENS, KEY_BLOCK, BLOCK_DIM, DIM_STEP, PRECISION, False,
         )  # fmt: skip
     # The diagonal and the end: few blocks, so they are not worth the registers and the memory of a pipeline.
     for start in tl.range(whole_end, end, KEY_BLOCK, num_stages=1):
         acc = _add_keys(
-            acc, queries, limits, storage, page_table, head, start, end, dims, in_dim,
-            HEADS, HEAD_DIM, PAGE_TOKENS, KEY_BLOCK, PRECISION, True,
+            acc, queries, q_rows, row < rows, limits, layer_head, page_table, start, end,
+            HEADS, HEAD_DIM, PAGE_TOKENS, KEY_BLOCK, BLOCK_DIM, DIM_STEP, PRECISION, True,
         )  # fmt: skip
 
+    # A target sees itself, once: with its first keys. Its key and value are in no page.
+    if (begin == 0) & (new_rows < rows):
+        own = (row >= new_rows) & (row < rows)
+        own_keys = _rows(k + at_row * k_stride + head * HEAD_DIM, dims, own, HEAD_DIM, BLOCK_DIM, True).to(tl.float32)
+        again = _rows(q_rows, dims, own, HEAD_DIM, BLOCK_DIM, True).to(tl.float32)
+        weights = _silu(tl.sum(again * own_keys, axis=1))
+        own_values = _rows(v + at_row * v_stride + head * HEAD_DIM, dims, own, HEAD_DIM, BLOCK_DIM, True)
+        acc += weights[:, None] * own_values.to(tl.float32)
+
     if slot < 0:
-        tl.store(out + at_row * (HEADS * HEAD_DIM) + columns, acc.to(out.dtype.element_ty), mask=inside)
+        at = out + (at_row * (HEADS * HEAD_DIM))[:, None] + columns
+        tl.store(at, acc.to(out.dtype.element_ty), mask=inside)
     else:
-        part = slot.to(tl.int64) * TILE_ROWS + row.to(tl.int64)[:, None]
-        tl.store(partial + part * (HEADS * HEAD_DIM) + columns, acc, mask=inside)
+        part = (slot.to(tl.int64) * TILE_ROWS + row) * (HEADS * HEAD_DIM)
+        tl.store(partial + part[:, None] + columns, acc, mask=inside)
 
 
 @triton.jit
@@ -123,6 +147,33 @@ def sum_kernel(
     tl.store(out + at_row * (HEADS * HEAD_DIM) + columns, acc.to(out.dtype.element_ty), mask=inside)
 
 
+def attend_constants(shape: torch.Size, dtype: torch.dtype, tuning: Tuning) -> dict[str, int | str]:
+    """What `attend_kernel` is compiled for, of pages of `shape` `[..., heads, page_tokens, head_dim]`."""
+    heads, page_tokens, head_dim = shape[-3:]
+    return {
+        "HEADS": heads,
+        "HEAD_DIM": head_dim,
+        "PAGE_TOKENS": page_tokens,
+        "TILE_ROWS": tuning.tile_rows,
+        "KEY_BLOCK": tuning.key_block,
+        "BLOCK_DIM": block_dim(head_dim),
+        "DIM_STEP": tuning.dim_step,
+        "PRECISION": "ieee" if dtype is torch.float32 else "tf32",  # the second means nothing to shorter types
+    }
+
+
+def sum_constants(shape: torch.Size, tuning: Tuning) -> dict[str, int]:
+    """What `sum_kernel` is compiled for."""
+    heads, _, head_dim = shape[-3:]
+    return {
+        "HEADS": heads,
+        "HEAD_DIM": head_dim,
+        "TILE_ROWS": tuning.tile_rows,
+        "SUM_ROWS": SUM_ROWS,
+        "BLOCK_DIM": block_dim(head_dim),
+    }
+
+
 def attend(
     storage: torch.Tensor, plan: Plan, tables: torch.Tensor, tuning: Tuning,
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
@@ -131,21 +182,16 @@ def attend(
 
     `q`, `k`, `v` are `[T, heads * head_dim]` with rows of any stride, `out` is contiguous.
     """
-    _, _, heads, page_tokens, head_dim = storage.shape
     if not plan.pieces:
         return
-    partial = torch.empty(
-        max(1, plan.slots * tuning.tile_rows * heads * head_dim), dtype=torch.float32, device=q.device
-    )
+    heads, _, head_dim = storage.shape[-3:]
+    sums = max(1, plan.slots * tuning.tile_rows * heads * head_dim)
+    partial = torch.empty(sums, dtype=torch.float32, device=q.device)
     attend_kernel[(plan.pieces, heads)](
         q, k, v, out, partial, storage, tables, tables[plan.pieces_at :], q.stride(0), k.stride(0), v.stride(0),
-        HEADS=heads, HEAD_DIM=head_dim, PAGE_TOKENS=page_tokens, TILE_ROWS=tuning.tile_rows,
-        KEY_BLOCK=tuning.key_block, BLOCK_DIM=block_dim(head_dim),
-        PRECISION="ieee" if q.dtype is torch.float32 else "tf32",
-        num_warps=tuning.warps, num_stages=tuning.stages,
+        **attend_constants(storage.shape, storage.dtype, tuning), num_warps=tuning.warps, num_stages=tuning.stages,
     )  # fmt: skip
     if plan.sums:
         sum_kernel[(plan.sums, tuning.tile_rows // SUM_ROWS, heads)](
-            partial, out, tables[plan.sums_at :], HEADS=heads, HEAD_DIM=head_dim, TILE_ROWS=tuning.tile_rows,
-            SUM_ROWS=SUM_ROWS, BLOCK_DIM=block_dim(head_dim), num_warps=4,
-        )  # fmt: skip
+            partial, out, tables[plan.sums_at :], **sum_constants(storage.shape, tuning), num_warps=SUM_WARPS
+        )

@@ -5,6 +5,8 @@ Pages are moved as 32-bit words, so one compiled kernel serves every data type a
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -42,31 +44,32 @@ def scatter(storage: torch.Tensor, staged: torch.Tensor, primary: torch.Tensor) 
     `storage` is contiguous, `[pages, 2, heads, page_tokens, head_dim]` or `[layers, pages, ...]`; the numbers are int32
     on the same device.
     """
-    words = _words(storage)
-    layers, pages, _ = words.shape
-    _launch(words, words, primary, staged, len(staged), layers, pages, pages, True)
+    _launch(storage, storage, primary, staged, to_pages=True)
 
 
 def gather(buffer: torch.Tensor, storage: torch.Tensor, pages: torch.Tensor) -> None:
     """`buffer[..., i] = storage[..., pages[i]]`, in one layer or in all; shapes as in `scatter`."""
-    target, source = _words(buffer), _words(storage)
-    _launch(target, source, pages, pages, len(pages), source.shape[0], target.shape[1], source.shape[1], False)
+    _launch(buffer, storage, pages, pages, to_pages=False)
+
+
+def copy_constants(shape: torch.Size, value_bytes: int, to_pages: bool) -> dict[str, int | bool]:
+    """What the kernel is compiled for, of pages of `shape` `[..., 2, heads, page_tokens, head_dim]`."""
+    return {"PAGE_WORDS": math.prod(shape[-4:]) * value_bytes // 4, "BLOCK": COPY_WORDS, "TO_PAGES": to_pages}
 
 
 def _launch(
     target: torch.Tensor, source: torch.Tensor, target_numbers: torch.Tensor, source_numbers: torch.Tensor,
-    count: int, layers: int, target_pages: int, source_pages: int, to_pages: bool,
+    to_pages: bool,
 ) -> None:  # fmt: skip
-    page_words = source.shape[2]
-    if count and layers:
-        copy_pages_kernel[(count, triton.cdiv(page_words, COPY_WORDS), layers)](
-            target, source, target_numbers, source_numbers, target_pages, source_pages,
-            PAGE_WORDS=page_words, BLOCK=COPY_WORDS, TO_PAGES=to_pages, num_warps=COPY_WARPS,
+    constants = copy_constants(source.shape, source.element_size(), to_pages)
+    layers = source.shape[0] if source.dim() == 6 else 1
+    if len(source_numbers) and layers:
+        copy_pages_kernel[(len(source_numbers), triton.cdiv(constants["PAGE_WORDS"], COPY_WORDS), layers)](
+            _words(target), _words(source), target_numbers, source_numbers, target.shape[-5], source.shape[-5],
+            **constants, num_warps=COPY_WARPS,
         )  # fmt: skip
 
 
 def _words(pages: torch.Tensor) -> torch.Tensor:
-    """`[layers, pages, words of a page]` int32. A page holds keys and values, so its bytes are a multiple of four."""
-    *layers, count, two, heads, page_tokens, head_dim = pages.shape
-    page_words = two * heads * page_tokens * head_dim * pages.element_size() // 4
-    return pages.view(-1).view(torch.int32).view(layers[0] if layers else 1, count, page_words)
+    """As 32-bit words. A page holds keys and values, so its bytes are a multiple of four."""
+    return pages.view(-1).view(torch.int32)

@@ -8,24 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import torch
 
-from mtserve_backend.kernels import attention
+from mtserve_backend.kernels import attention, device
 from mtserve_backend.kernels.layout import PageNumbers, Segment
 from mtserve_backend.kernels.plan import Plan
 from mtserve_backend.kernels.tuning import Tuning, tuning_for
-from mtserve_backend.kernels.upload import upload
-
-# Programs that are made for a GPU that is not there, where tests run the kernels on the CPU.
-INTERPRETED_PROGRAMS = 8
-
-
-def runs_kernels(device: torch.device) -> bool:
-    """Whether tensors of this device are computed by the kernels. Tests patch it, to run them on the CPU."""
-    return device.type == "cuda"
-
 
 @dataclass(frozen=True)
 class _OnGpu:
@@ -33,11 +23,11 @@ class _OnGpu:
 
     plan: Plan
     tuning: Tuning
-    device: torch.device
+    where: torch.device
 
     @cached_property
     def tables(self) -> torch.Tensor:
-        return upload(self.plan.packed, self.device)
+        return device.upload(self.plan.packed, self.where)
 
 
 @dataclass(frozen=True)
@@ -59,12 +49,12 @@ class PagedBatch:
         Raises `ValueError` if the kernels cannot work on such pages.
         """
         gpu = None
-        if runs_kernels(storage.device):
+        if device.runs_kernels(storage.device):
             if not storage.is_contiguous():
                 raise ValueError("the kernels address pages by number: the pool must be one contiguous tensor")
             heads, head_dim = storage.shape[-3], storage.shape[-1]
             tuning = tuning_for(storage.dtype, head_dim)
-            plan = Plan.of(segments, pages, heads, tuning, _programs(storage.device))
+            plan = Plan.of(segments, pages, heads, tuning, device.programs(storage.device))
             gpu = _OnGpu(plan, tuning, storage.device)
         return cls(tuple(segments), tuple(pages), gpu)
 
@@ -98,11 +88,3 @@ def attend(
     from mtserve_backend.kernels import attention_kernel
 
     attention_kernel.attend(storage, batch.gpu.plan, batch.gpu.tables, batch.gpu.tuning, q, k, v, out)
-
-
-@cache
-def _programs(device: torch.device) -> int:
-    """How many programs keep the device busy: one for each of its processors."""
-    if device.type != "cuda":
-        return INTERPRETED_PROGRAMS
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -9,23 +9,27 @@ from dataclasses import dataclass
 
 import torch
 
-# Values that a program of the copying kernels moves: 16 KB, so 64 bytes in flight for each of 256 threads.
+# 32-bit words that a program of the copying kernels moves: 16 KB, so 64 bytes in flight for each of 256 threads.
 COPY_WORDS = 4096
 COPY_WARPS = 8
 # Rows of a cut tile that one program adds up: small, because the pieces of one tile must be added by many processors.
 SUM_ROWS = 4
+SUM_WARPS = 4
+APPEND_WARPS = 4
 
 
 @dataclass(frozen=True)
 class Tuning:
     """One configuration of the kernels.
 
-    `tile_rows`: query rows of a program; `key_block`: keys per step; `run_rows`: new rows appended by a program;
-    `least_piece`: keys below which a tile is not cut, since a piece's float32 sums would cost as much as its keys.
+    `tile_rows`: query rows of a program; `key_block`: keys per step; `dim_step`: of the head dimension at a time in the
+    product with the keys; `run_rows`: new rows appended by a program; `least_piece`: keys below which a tile is not
+    cut, since a piece's float32 sums would cost as much as its keys.
     """
 
     tile_rows: int
     key_block: int
+    dim_step: int
     warps: int
     stages: int
     run_rows: int = 16
@@ -46,11 +50,14 @@ def tuning_for(dtype: torch.dtype, head_dim: int) -> Tuning:
         )
     dim = block_dim(head_dim)
     if dtype is torch.float32:
-        # No tensor cores at full precision: operands and sums are all in registers, so the tiles are small.
-        return Tuning(tile_rows=32, key_block=32, warps=8 if dim > 128 else 4, stages=2)
+        # No tensor cores at full precision: the operands of a product are in registers as well as its sums. So the
+        # tiles are small, and the head dimension is taken in steps (the queries are read again: from the first cache).
+        if dim > 128:
+            return Tuning(tile_rows=32, key_block=16, dim_step=16, warps=8, stages=2)
+        return Tuning(tile_rows=32, key_block=32, dim_step=min(dim, 32), warps=8 if dim > 32 else 4, stages=2)
     if dim > 128:
         # 64 x 256 sums are 64 registers a thread with eight warps; with four they would fill half of them.
-        return Tuning(tile_rows=64, key_block=32, warps=8, stages=3)
-    # One warp group's product has 64 rows. Two stages ahead, 64 keys and values are 96 KB at 128: two programs fit on
-    # an H100, one on an A100.
-    return Tuning(tile_rows=64, key_block=64, warps=4, stages=3)
+        return Tuning(tile_rows=64, key_block=32, dim_step=dim, warps=8, stages=3)
+    # One warp group's product has 64 rows. Keys and values of 64 tokens in three stages are 96 KB at 128: two programs
+    # fit on an H100, one on an A100.
+    return Tuning(tile_rows=64, key_block=64, dim_step=dim, warps=4, stages=3)
