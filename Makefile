@@ -59,7 +59,7 @@ train: venv
 # torch is held back to the release that the tests ran with; uv comes from `pip install uv`.
 constraints:
 	echo 'torch==2.13.0' | uv pip compile --quiet --universal --python-version 3.10 --no-emit-index-url --no-header \
-		--no-emit-package mtserve-client --extra server --extra perf --extra dev \
+		--no-emit-package mtserve-client --extra server --extra gpu --extra perf --extra dev \
 		pyproject.toml client/pyproject.toml - -o constraints.txt
 
 clean:

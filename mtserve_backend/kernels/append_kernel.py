@@ -33,9 +33,7 @@ def append_kernel(
     slots += (head * PAGE_TOKENS + positions % PAGE_TOKENS) * HEAD_DIM
     at = storage + slots[:, None] + dims[None, :]
     tl.store(at, tl.load(k + at_row * k_stride + columns, mask=inside), mask=inside)
-    tl.store(
-        at + HEADS * PAGE_TOKENS * HEAD_DIM, tl.load(v + at_row * v_stride + columns, mask=inside), mask=inside
-    )
+    tl.store(at + HEADS * PAGE_TOKENS * HEAD_DIM, tl.load(v + at_row * v_stride + columns, mask=inside), mask=inside)
 
 
 def append_constants(shape: torch.Size, tuning: Tuning) -> dict[str, int]:

@@ -25,10 +25,7 @@ def copy_pages_kernel(
     """
     index, layer = tl.program_id(0), tl.program_id(2).to(tl.int64)
     source_page = layer * source_pages + tl.load(source_numbers + index)
-    if TO_PAGES:
-        target_page = layer * target_pages + tl.load(target_numbers + index)
-    else:
-        target_page = layer * target_pages + index
+    target_page = layer * target_pages + (tl.load(target_numbers + index) if TO_PAGES else index)
     words = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = words < PAGE_WORDS
     tl.store(

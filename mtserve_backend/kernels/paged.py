@@ -17,6 +17,7 @@ from mtserve_backend.kernels.layout import PageNumbers, Segment
 from mtserve_backend.kernels.plan import Plan
 from mtserve_backend.kernels.tuning import Tuning, tuning_for
 
+
 @dataclass(frozen=True)
 class _OnGpu:
     """What the kernels need of a batch. The tables are uploaded on first use, on the stream that uses them."""

@@ -30,7 +30,7 @@ def warm_up(kv: KVShape, page_tokens: int, dtype: torch.dtype, where: torch.devi
     pool = torch.zeros((1, len(pages) + 1, 2, kv.heads, page_tokens, kv.head_dim), dtype=dtype, device=where)
     width = kv.heads * kv.head_dim
     # As models make them: parts of one product's rows.
-    q, k, v = torch.zeros((2, 3 * width), dtype=dtype, device=where).split(width, dim=1)
+    q, k, v = torch.split(torch.zeros((2, 3 * width), dtype=dtype, device=where), width, dim=1)
     out = torch.empty((2, width), dtype=dtype, device=where)
     batch = PagedBatch.of([Segment(0, cached, 1, 1, cached + 1)], [pages], pool)
     paged.append(pool[0], batch, k, v)
