@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from mtserve_backend.kernels.plan import PIECE_COLUMNS, SUM_COLUMNS, Plan
-from mtserve_backend.kernels.tuning import SUM_ROWS, SUM_WARPS, Tuning, block_dim
+from mtserve_backend.kernels.tuning import SUM_VALUES, SUM_WARPS, Tuning, block_dim
 
 _PIECE_COLUMNS = tl.constexpr(PIECE_COLUMNS)
 _SUM_COLUMNS = tl.constexpr(SUM_COLUMNS)
@@ -139,10 +139,13 @@ def sum_kernel(
     at = partial + (first_slot.to(tl.int64) * TILE_ROWS + row[:, None]) * (HEADS * HEAD_DIM) + columns
     acc = tl.zeros((SUM_ROWS, BLOCK_DIM), dtype=tl.float32)
     # Four loads in flight: the sum itself waits for each.
-    for start in tl.range(0, slots, 4):
+    for _ in tl.range(0, slots // 4):
         for ahead in tl.static_range(4):
-            there = inside & (start + ahead < slots)
-            acc += tl.load(at + (start + ahead) * (TILE_ROWS * HEADS * HEAD_DIM), mask=there, other=0.0)
+            acc += tl.load(at + ahead * (TILE_ROWS * HEADS * HEAD_DIM), mask=inside, other=0.0)
+        at += 4 * TILE_ROWS * HEADS * HEAD_DIM
+    for _ in tl.range(0, slots % 4):
+        acc += tl.load(at, mask=inside, other=0.0)
+        at += TILE_ROWS * HEADS * HEAD_DIM
     at_row = (first_row + row).to(tl.int64)[:, None]
     tl.store(out + at_row * (HEADS * HEAD_DIM) + columns, acc.to(out.dtype.element_ty), mask=inside)
 
@@ -169,7 +172,7 @@ def sum_constants(shape: torch.Size, tuning: Tuning) -> dict[str, int]:
         "HEADS": heads,
         "HEAD_DIM": head_dim,
         "TILE_ROWS": tuning.tile_rows,
-        "SUM_ROWS": SUM_ROWS,
+        "SUM_ROWS": SUM_VALUES // block_dim(head_dim),
         "BLOCK_DIM": block_dim(head_dim),
     }
 
@@ -192,6 +195,7 @@ def attend(
         **attend_constants(storage.shape, storage.dtype, tuning), num_warps=tuning.warps, num_stages=tuning.stages,
     )  # fmt: skip
     if plan.sums:
-        sum_kernel[(plan.sums, tuning.tile_rows // SUM_ROWS, heads)](
-            partial, out, tables[plan.sums_at :], **sum_constants(storage.shape, tuning), num_warps=SUM_WARPS
+        constants = sum_constants(storage.shape, tuning)
+        sum_kernel[(plan.sums, triton.cdiv(tuning.tile_rows, constants["SUM_ROWS"]), heads)](
+            partial, out, tables[plan.sums_at :], **constants, num_warps=SUM_WARPS
         )

@@ -12,8 +12,9 @@ import torch
 # 32-bit words that a program of the copying kernels moves: 16 KB, so 64 bytes in flight for each of 256 threads.
 COPY_WORDS = 4096
 COPY_WARPS = 8
-# Rows of a cut tile that one program adds up: small, because the pieces of one tile must be added by many processors.
-SUM_ROWS = 4
+# Sums that one program adds up over a tile's pieces, four for each thread: few, because the pieces of one tile must be
+# added by many processors.
+SUM_VALUES = 512
 SUM_WARPS = 4
 APPEND_WARPS = 4
 
