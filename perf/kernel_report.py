@@ -128,21 +128,28 @@ def _resources(cubin: bytes) -> tuple[int, int]:
 
 
 def markdown(rows: Sequence[Needs]) -> str:
-    """One line a kernel, data type and head dimension; a column an architecture."""
-    found: dict[tuple[Any, ...], dict[int, Needs]] = {}
-    for row in rows:
-        key = (row.kernel, row.dtype, row.head_dim, row.warps, row.stages)
-        found.setdefault(key, {})[row.architecture] = row
+    """A column an architecture; types, and then head dimensions, that come to the same numbers share a line."""
     architectures = sorted({row.architecture for row in rows})
-    titles = " | ".join(f"sm_{architecture}" for architecture in architectures)
-    lines = [
-        f"| kernel | type | head dim | warps | stages | {titles} |",
-        "|---|---|---|---|---|" + "---|" * len(architectures),
-    ]
-    for key, by_architecture in found.items():
-        cells = [_cell(by_architecture[architecture]) for architecture in architectures]
-        lines.append("| " + " | ".join([*map(str, key), *cells]) + " |")
-    return "\n".join(lines) + "\n"
+    cells: dict[tuple[str, int, str, int, int], list[str]] = {}
+    for row in sorted(rows, key=lambda row: row.architecture):
+        cells.setdefault((row.kernel, row.head_dim, row.dtype, row.warps, row.stages), []).append(_cell(row))
+    by_dim: dict[tuple[Any, ...], list[str]] = {}
+    for (kernel, head_dim, dtype, *settings), found in cells.items():
+        by_dim.setdefault((kernel, head_dim, *settings, *found), []).append(dtype)
+    lines: dict[tuple[Any, ...], list[int]] = {}
+    for (kernel, head_dim, *rest), dtypes in by_dim.items():
+        lines.setdefault((kernel, ", ".join(dtypes), *rest), []).append(head_dim)
+    titles = ["kernel", "type", "head dim", "warps", "stages", *(f"sm_{number}" for number in architectures)]
+    table = [titles, ["---"] * len(titles)]
+    for (kernel, dtypes, *rest), head_dims in lines.items():
+        table.append([kernel, dtypes, ", ".join(map(str, head_dims)), *map(str, rest)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in table)
+
+
+def put_table(file: Path, table: str) -> None:
+    """Write `table` to `file` in place of the table there, or as all of it if there is no such file."""
+    text = file.read_text(encoding="utf-8") if file.exists() else table
+    file.write_text(re.sub(r"\| kernel \|.*\n(\|.*\n)*", lambda _: table, text, count=1), encoding="utf-8")
 
 
 def _cell(needs: Needs) -> str:
@@ -152,7 +159,7 @@ def _cell(needs: Needs) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m perf.kernel_report", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table here")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the table here, in place of the one there")
     arguments = parser.parse_args(argv)
     wanted = [
         (case, architecture)
@@ -162,12 +169,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         for architecture in ARCHITECTURES
     ]
     rows = [compile_case(*one) for one in tqdm(wanted, desc="compiling", file=sys.stderr)]
-    rows.sort(key=lambda row: [case.kernel for case in cases("fp32", 32)].index(row.kernel))
+    order = [case.kernel for case in cases("fp32", 32)]
+    rows.sort(key=lambda row: (order.index(row.kernel), list(DTYPES).index(row.dtype), row.head_dim))
     print(f"triton {triton.__version__}; {CONFIG.heads} heads, pages of {PAGE_TOKENS} tokens")
     print("registers of a thread / bytes it spills / KiB of shared memory of a program")
     print(markdown(rows), end="")
     if arguments.markdown:
-        arguments.markdown.write_text(markdown(rows), encoding="utf-8")
+        put_table(arguments.markdown, markdown(rows))
     if arguments.json:
         report = {"needs": [asdict(row) for row in rows], "triton": triton.__version__, "environment": environment()}
         arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

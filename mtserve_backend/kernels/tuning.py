@@ -59,6 +59,6 @@ def tuning_for(dtype: torch.dtype, head_dim: int) -> Tuning:
     if dim > 128:
         # 64 x 256 sums are 64 registers a thread with eight warps; with four they would fill half of them.
         return Tuning(tile_rows=64, key_block=32, dim_step=dim, warps=8, stages=3)
-    # One warp group's product has 64 rows. Keys and values of 64 tokens in three stages are 96 KB at 128: two programs
-    # fit on an H100, one on an A100.
+    # One warp group's product has 64 rows. Two blocks of keys and values are on their way while a third is computed;
+    # with the queries that is 80 KB at 128, so that two programs share a processor.
     return Tuning(tile_rows=64, key_block=64, dim_step=dim, warps=4, stages=3)
