@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("triton", reason="needs the package triton (extra 'dev', Linux)")
 
-from perf.kernel_report import ARCHITECTURES, DTYPES, HEAD_DIMS, cases, compile_case, markdown
+from perf.kernel_report import ARCHITECTURES, DTYPES, HEAD_DIMS, cases, compile_case, markdown, put_table
 
 # What a processor has for one program: A100, H100 and H200, B200.
 SHARED_BYTES = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
@@ -43,3 +45,11 @@ def test_a_spill_is_seen() -> None:
     needs = compile_case(case, 90)
     assert needs.spilled_bytes > 0
     assert f"{needs.registers} / {needs.spilled_bytes} / " in markdown([needs])
+
+
+def test_the_table_takes_the_place_of_the_one_in_the_document(tmp_path: Path) -> None:
+    page = tmp_path / "kernels.md"
+    put_table(page, "| kernel | old |\n| --- | --- |\n| attend | 1 |\n")
+    page.write_text(f"Before.\n\n{page.read_text()}\nAfter.\n")
+    put_table(page, "| kernel | new |\n| --- | --- |\n")
+    assert page.read_text() == "Before.\n\n| kernel | new |\n| --- | --- |\n\nAfter.\n"

@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mtserve_backend.kernels import attention, device, paged
+from mtserve_backend.kernels.layout import Segment
 from mtserve_backend.kernels.paged import PagedBatch
 from mtserve_backend.kernels.tuning import Tuning, tuning_for
 from tests.kernels.ragged import UNTOUCHED, Part, Ragged, Scene, batches, same_bits
@@ -132,3 +134,20 @@ def test_a_type_that_the_kernels_do_not_know_is_refused(dtype: torch.dtype) -> N
 def test_pages_that_do_not_lie_one_after_the_other_are_refused() -> None:
     with pytest.raises(ValueError, match="contiguous"):
         PagedBatch.of([], [], torch.zeros(4, 2, 1, 16, 16)[::2])
+
+
+def test_a_pool_of_more_values_than_32_bits_count() -> None:
+    """4.3 GB of addresses, of which two pages are ever touched."""
+    heads, page_tokens, head_dim = 1, 16, 64
+    count = 2**31 // (2 * heads * page_tokens * head_dim) + 2
+    pool = torch.empty((count, 2, heads, page_tokens, head_dim), dtype=torch.bfloat16)
+    q, k, v = torch.randn(3, 20, head_dim, generator=torch.Generator().manual_seed(0)).to(pool.dtype)
+    segment, far = Segment(0, 0, 18, 2, 18), np.array([count - 1, count - 2])
+    batch = PagedBatch.of([segment], [far], pool)
+    out, expected = torch.empty_like(q), torch.empty_like(q)
+    paged.append(pool, batch, k, v)
+    assert torch.equal(pool[-1, 0, 0], k[:16])
+    assert torch.equal(pool[-2, 1, 0, :2], v[16:18])
+    paged.attend(pool, batch, q, k, v, out)
+    attention.attend(pool, far, q, k, v, segment, expected)
+    torch.testing.assert_close(out, expected, rtol=0.05, atol=0.5)
