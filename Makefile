@@ -8,8 +8,8 @@ BIN := $(VENV)/bin
 
 help:
 	@echo "make demo        a real Triton, real users, three cache modes side by side (about 4 minutes after downloads)"
-	@echo "make test        lint, types, every test but the slow ones (about 10 minutes on 2 cores)"
-	@echo "make test-quick  the same without the tests that start a server (about 4 minutes)"
+	@echo "make test        lint, types, every test but the slow ones (about 11 minutes on 2 cores)"
+	@echo "make test-quick  the same without the tests that start a server (about 5 minutes)"
 	@echo "make test-slow   the long searches for counter-examples (an hour)"
 	@echo "make test-soak   a server under random traffic for 20 minutes, or MTSERVE_SOAK_SECONDS"
 	@echo "make waits       take every ordering of two streams away and see which test notices (10 minutes); writes docs/waits.md"
@@ -59,7 +59,7 @@ train: venv
 # torch is held back to the release that the tests ran with; uv comes from `pip install uv`.
 constraints:
 	echo 'torch==2.13.0' | uv pip compile --quiet --universal --python-version 3.10 --no-emit-index-url --no-header \
-		--no-emit-package mtserve-client --extra server --extra perf --extra dev \
+		--no-emit-package mtserve-client --extra server --extra gpu --extra perf --extra dev \
 		pyproject.toml client/pyproject.toml - -o constraints.txt
 
 clean:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 import torch
 
+from mtserve_backend.kernels import device
 from mtserve_backend.kernels.layout import PageNumbers
 
 
@@ -40,15 +42,27 @@ def copy_pages(target: torch.Tensor, pages: PageNumbers, source: torch.Tensor) -
 
 
 def scatter_pages(layer: torch.Tensor, staged: PageNumbers, primary: PageNumbers) -> None:
-    """`layer[primary[i]] = layer[staged[i]]`; the two sets of pages are disjoint."""
+    """`layer[primary[i]] = layer[staged[i]]`; the two sets of pages are disjoint. `[pages, 2, heads, ...]`."""
+    if device.runs_kernels(layer.device):
+        from mtserve_backend.kernels import copy_kernel
+
+        copy_kernel.scatter(layer, *_uploaded(layer.device, staged, primary))
+        return
     for index, page, count in neighbours(staged):
         copy_pages(layer, primary[index : index + count], layer[page : page + count])
 
 
-def gather_pages(buffer: torch.Tensor, layer: torch.Tensor, pages: PageNumbers) -> None:
-    """`buffer[i] = layer[pages[i]]`."""
-    for index, page, count in neighbours(pages):
-        copy(buffer[index : index + count], layer[page : page + count])
+def gather_pages(buffer: torch.Tensor, layers: torch.Tensor, pages: PageNumbers) -> None:
+    """`buffer[l, i] = layers[l, pages[i]]`, both `[layers, pages, 2, heads, page_tokens, head_dim]` and contiguous."""
+    if device.runs_kernels(layers.device):
+        from mtserve_backend.kernels import copy_kernel
+
+        copy_kernel.gather(buffer, layers, *_uploaded(layers.device, pages))
+        return
+    runs = neighbours(pages)
+    for target, layer in zip(buffer, layers, strict=True):
+        for index, page, count in runs:
+            copy(target[index : index + count], layer[page : page + count])
 
 
 def zero(pages: torch.Tensor, slots: PageNumbers, dim: int) -> None:
@@ -60,6 +74,14 @@ def zero(pages: torch.Tensor, slots: PageNumbers, dim: int) -> None:
 def zero_all(buffer: torch.Tensor) -> None:
     """Overwrite a buffer."""
     buffer.zero_()
+
+
+def _uploaded(where: torch.device, *numbers: PageNumbers) -> Iterator[torch.Tensor]:
+    """Page numbers as int32 tensors, all in one copy; each starts at a multiple of 16 bytes, as the kernels like it."""
+    count = len(numbers[0])
+    table = np.zeros((len(numbers), -(-count // 4) * 4), dtype=np.int32)
+    table[:, :count] = numbers
+    return (row[:count] for row in device.upload(table, where))
 
 
 def _bytes(tensor: torch.Tensor) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

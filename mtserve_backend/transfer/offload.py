@@ -65,8 +65,7 @@ class _Job:
         self._pages = task.held_pages
 
     def gather(self) -> None:
-        for layer in range(len(self.buffer)):
-            copies.gather_pages(self.buffer[layer], self._device[layer], self._pages)
+        copies.gather_pages(self.buffer, self._device, self._pages)
 
     def guarded(self, work: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:

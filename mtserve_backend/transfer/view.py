@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 
-from mtserve_backend.kernels import attention
+from mtserve_backend.kernels import paged
 from mtserve_backend.kernels.layout import KVShape, PageNumbers, Segment
+from mtserve_backend.kernels.paged import PagedBatch
 from mtserve_backend.transfer.onload import OnloadFailed, OnloadHandle
 from mtserve_backend.transfer.streams import Stream, StreamBroken, WaitTimeout
 
@@ -31,6 +32,14 @@ class _Place:
     segment: Segment
     pages: PageNumbers
     in_scratch: bool
+
+
+@dataclass(frozen=True)
+class _Span:
+    """What one call of `Attend` computes: the batch whose keys are in the pool, and the one in the scratch pages."""
+
+    pooled: PagedBatch | None
+    scratch: PagedBatch | None
 
 
 class CacheView:
@@ -57,8 +66,8 @@ class CacheView:
         self._kv = kv
         self._handles = handles
         self._compute = compute
-        places, self._scratch = self._place(placements)
-        self._spans = [(rows, partial(self._attend, inside)) for rows, inside in _cut(places, span_rows)]
+        places, self._scratch_pages = self._place(placements)
+        self._spans = [(rows, partial(self._attend, self._span(inside))) for rows, inside in _cut(places, span_rows)]
 
     def spans(self) -> Sequence[tuple[slice, Callable[..., torch.Tensor]]]:
         return self._spans
@@ -80,18 +89,33 @@ class CacheView:
         if late:
             raise OnloadFailed([handle.task for handle in late])
 
-    def _attend(
-        self, places: Sequence[_Place], layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> torch.Tensor:
+    def _attend(self, span: _Span, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         self.await_layer(layer)
         out = torch.empty((len(q), self._kv.heads * self._kv.head_dim), dtype=q.dtype, device=q.device)
-        for place in places:
-            storage = self._scratch if place.in_scratch else self._device[layer]
-            attention.append(storage, place.pages, k, v, place.segment)
-            attention.attend(storage, place.pages, q, k, v, place.segment, out)
+        if span.pooled is not None:
+            _append_and_attend(self._device[layer], span.pooled, q, k, v, out)
+        if span.scratch is not None:
+            _append_and_attend(self._scratch, span.scratch, q, k, v, out)
         return out
 
-    def _place(self, placements: Sequence[Placement]) -> tuple[list[_Place], torch.Tensor]:
+    def _span(self, places: Sequence[_Place]) -> _Span:
+        def batch(in_scratch: bool) -> PagedBatch | None:
+            inside = [place for place in places if place.in_scratch is in_scratch]
+            if not inside:
+                return None
+            return PagedBatch.of([place.segment for place in inside], [place.pages for place in inside], self._device)
+
+        return _Span(batch(in_scratch=False), batch(in_scratch=True))
+
+    @cached_property
+    def _scratch(self) -> torch.Tensor:
+        """Made by the compute stream, which is the one that uses it: torch's GPU memory belongs to a stream."""
+        page_tokens = self._device.shape[4]
+        shape = (self._scratch_pages, 2, self._kv.heads, page_tokens, self._kv.head_dim)
+        return torch.empty(shape, dtype=self._device.dtype, device=self._device.device)
+
+    def _place(self, placements: Sequence[Placement]) -> tuple[list[_Place], int]:
+        """The places, and how many scratch pages they need."""
         page_tokens = self._device.shape[4]
         places: list[_Place] = []
         scratch_pages = 0
@@ -102,8 +126,14 @@ class CacheView:
                 pages = np.arange(scratch_pages, scratch_pages + count)
                 scratch_pages += count
             places.append(_Place(placement.segment, pages, in_scratch))
-        shape = (scratch_pages, 2, self._kv.heads, page_tokens, self._kv.head_dim)
-        return places, torch.empty(shape, dtype=self._device.dtype, device=self._device.device)
+        return places, scratch_pages
+
+
+def _append_and_attend(
+    storage: torch.Tensor, batch: PagedBatch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor
+) -> None:
+    paged.append(storage, batch, k, v)
+    paged.attend(storage, batch, q, k, v, out)
 
 
 def _cut(places: Sequence[_Place], span_rows: int) -> list[tuple[slice, list[_Place]]]:

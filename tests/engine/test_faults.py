@@ -203,8 +203,8 @@ def test_one_request_that_cannot_be_computed_fails_alone(
 
     def failing(x: torch.Tensor, attention: Attention) -> torch.Tensor:
         ((_, attend),) = attention.spans()
-        (places,) = attend.args  # type: ignore[attr-defined]
-        if any(place.segment.length == 22 for place in places):
+        (span,) = attend.args  # type: ignore[attr-defined]
+        if any(segment.length == 22 for segment in span.pooled.segments):
             raise RuntimeError("not this one")
         return original(x, attention)
 

@@ -60,13 +60,14 @@ def test_scatter_pages(order: list[int], count: int, dtype: torch.dtype) -> None
 
 
 @settings(deadline=None)
-@given(slots, dtypes)
-def test_gather_pages(pages: np.ndarray, dtype: torch.dtype) -> None:
-    layer, buffer = filled(PAGES, dtype), filled(len(pages), dtype, start=100)
-    before = layer.clone()
-    copies.gather_pages(buffer, layer, pages)
-    assert torch.equal(buffer, layer[pages])
-    assert torch.equal(layer, before)
+@given(slots, st.integers(1, 3), dtypes)
+def test_gather_pages(pages: np.ndarray, count: int, dtype: torch.dtype) -> None:
+    layers = torch.stack([filled(PAGES, dtype, start=1 + layer) for layer in range(count)])
+    buffer = torch.zeros((count, len(pages), 2, 3), dtype=dtype)
+    before = layers.clone()
+    copies.gather_pages(buffer, layers, pages)
+    assert torch.equal(buffer, layers[:, pages])
+    assert torch.equal(layers, before)
 
 
 def test_runs_of_neighbours_move_at_once() -> None:

@@ -82,13 +82,13 @@ def test_a_save_waits_for_the_compute_that_writes_its_pages(setting: Setting, ga
     assert (setting.pools.host[0, :, 0] == 42.0).all()
 
 
-@pytest.mark.parametrize("what", ["gather_pages", "copy"])
-def test_a_save_that_fails_at_any_copy_is_never_done(setting: Setting, what: str) -> None:
+@pytest.mark.parametrize(("what", "least"), [("gather_pages", 1), ("copy", LAYERS)])
+def test_a_save_that_fails_at_any_copy_is_never_done(setting: Setting, what: str, least: int) -> None:
     task, after = offload([4, 1], 0, [0, 1, 2, 3, 5, 6]), setting.compute.record()
     with before_call(what, lambda call: None) as calls:
         setting.offloader.save(task, after)
         assert not finished(setting.completions).failed
-    assert len(calls) >= LAYERS
+    assert len(calls) >= least
     for call in range(len(calls)):
         with before_call(what, failing(call)):
             setting.offloader.save(task, after)
@@ -98,7 +98,7 @@ def test_a_save_that_fails_at_any_copy_is_never_done(setting: Setting, what: str
 
 def test_one_failed_save_does_not_touch_the_next(setting: Setting) -> None:
     after = setting.compute.record()
-    with before_call("gather_pages", failing(1)):
+    with before_call("gather_pages", failing(0)):
         setting.offloader.save(offload([0], 0, [0, 1, 2]), after)
         setting.offloader.save(offload([1], 0, [3, 4, 5]), after)
         assert [finished(setting.completions).failed for _ in range(2)] == [True, False]
