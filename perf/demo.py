@@ -20,7 +20,8 @@ from mtserve_backend.repository import shipped
 from perf import demo_text, fetch, movielens
 from perf.demo_parts import Measured, MovieLensPart, PaperPart
 from perf.environment import environment
-from perf.movielens import DatasetError, MovieLens
+from perf.datasets import DatasetError
+from perf.movielens import MovieLens
 from perf.plot import latency_plot
 
 PLOT_FILE = "demo_latency.png"
