@@ -26,7 +26,9 @@ class EventMaker:
     def __init__(self, shape: Shape, seed: int, candidates: int = 0) -> None:
         """`candidates` different items in each request. Raises ValueError where there are not twice as many items."""
         if 2 * candidates > shape.items:
-            raise ValueError(f"{candidates} different candidates need at least {2 * candidates} items, not {shape.items}")
+            raise ValueError(
+                f"{candidates} different candidates need at least {2 * candidates} items, not {shape.items}"
+            )
         self._shape = shape
         self._candidates = candidates
         # Not the arrivals' seed alone: events must not change who comes when.
@@ -55,7 +57,7 @@ class EventMaker:
         span = np.where(before, self._shape.days * DAY_S, self._shape.segment_s)
         from_last = np.repeat(requests.offsets[1:], new) - 1 - np.arange(requests.events)
         seconds = np.repeat(requests.time, new) - np.repeat(span / np.maximum(new, 1), new) * from_last
-        return START_UNIX_S + np.floor(seconds).astype(np.int64)
+        return np.floor(seconds).astype(np.int64) + START_UNIX_S
 
     def _shown(self, count: int) -> Ints:
         """Popular items more often; what would be there twice is drawn again, from all items alike."""
@@ -68,7 +70,8 @@ class EventMaker:
             if not twice.any():
                 break
             shown[twice] = self._rng.integers(1, self._shape.items + 1, int(twice.sum()))
-        return self._rng.permuted(shown, axis=1)
+        mixed: Ints = self._rng.permuted(shown, axis=1)
+        return mixed
 
 
 def popular(uniform: Floats, items: int, exponent: float) -> Ints:
@@ -81,4 +84,5 @@ def popular(uniform: Floats, items: int, exponent: float) -> Ints:
     else:
         power = 1 - exponent
         ranks = (1 + uniform * ((items + 1) ** power - 1)) ** (1 / power)
-    return np.minimum(ranks.astype(np.int64), items)
+    found: Ints = np.minimum(ranks.astype(np.int64), items)
+    return found

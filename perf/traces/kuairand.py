@@ -23,10 +23,10 @@ from perf.traces.feedback import FLAGS
 from perf.traces.sorting import ExternalSort, Rows
 
 # In the order of the official files; the others are not needed.
-OFFICIAL_COLUMNS = (
+OFFICIAL_HEADER = (
     "user_id,video_id,date,hourmin,time_ms,is_click,is_like,is_follow,is_comment,is_forward,is_hate,long_view,"
     "play_time_ms,duration_ms,profile_stay_time,comment_stay_time,is_profile_enter,is_rand,tab"
-).split(",")
+)
 NEEDED = ("user_id", "video_id", "time_ms", *FLAGS)
 PATTERNS = ("log_*.csv", "log_*.csv.gz")
 # 2000 and 2100, in milliseconds: seconds or microseconds by mistake lie outside.
@@ -97,14 +97,14 @@ def _header(path: Path, first: bytes) -> list[str]:
     names = [name.strip().lower() for name in first.decode("utf-8-sig", "replace").rstrip("\r\n").split(",")]
     missing = [name for name in NEEDED if name not in names]
     if not first:
-        raise DatasetError(f"{path} is empty: its first line should be {','.join(OFFICIAL_COLUMNS)}")
+        raise DatasetError(f"{path} is empty: its first line should be {OFFICIAL_HEADER}")
     if missing:
-        others = [name for name in names if name not in OFFICIAL_COLUMNS]
+        others = [name for name in names if name not in OFFICIAL_HEADER.split(",")]
         nearest = {name: difflib.get_close_matches(name, others, n=1, cutoff=0.5) for name in missing}
         hints = [f"{name} (is {close[0]!r} meant to be that?)" if close else name for name, close in nearest.items()]
         raise DatasetError(
             f"{path}, line 1: the header lacks {', '.join(hints)}; it has {','.join(names)[:300]}; "
-            f"KuaiRand's logs have {','.join(OFFICIAL_COLUMNS)}"
+            f"KuaiRand's logs have {OFFICIAL_HEADER}"
         )
     return names
 

@@ -92,7 +92,9 @@ def from_json(text: str) -> Metadata:
     if content.get("version") != VERSION:
         raise TraceError(f"format version {content.get('version')}; this reader knows version {VERSION}: make it again")
     try:
-        statistics = {name: math.nan if value is None else value for name, value in content["statistics"].items()}
+        statistics: dict[str, Any] = {
+            name: math.nan if value is None else value for name, value in content["statistics"].items()
+        }
         plain = {field.name: content[field.name] for field in fields(Metadata)}
         plain["source"] = Source(**content["source"])
         plain["statistics"] = Statistics(**statistics)

@@ -83,7 +83,9 @@ class Trace:
                 ("actions", block.actions, self.metadata.actions),
             ):
                 if len(ids) and not 0 <= ids.min() <= ids.max() < bound:
-                    raise self._damaged(number, f"{name} go from {ids.min()} to {ids.max()}, should be in 0 .. {bound - 1}")
+                    raise self._damaged(
+                        number, f"{name} go from {ids.min()} to {ids.max()}, should be in 0 .. {bound - 1}"
+                    )
         found = builder.statistics()
         if found.requests != self.metadata.statistics.requests or found.users != self.metadata.statistics.users:
             raise TraceError(f"{self.path}: {METADATA_MEMBER}'s statistics are not those of the requests: {found}")
@@ -120,7 +122,7 @@ class Trace:
         member = block_member(number, name)
         try:
             buffer = io.BytesIO(self._content(member))
-            array: npt.NDArray[Any] = np.lib.format.read_array(buffer, allow_pickle=False)
+            array: npt.NDArray[Any] = np.load(buffer, allow_pickle=False)
         except (TraceError, ValueError) as error:
             raise TraceError(f"{self.path}: {member}: {error}") from error
         if array.dtype != COLUMNS[name] or array.ndim != 1:
@@ -153,7 +155,9 @@ def _opened(path: Path) -> zipfile.ZipFile:
     except zipfile.BadZipFile as error:
         if magic == ZIP_MAGIC:
             size = path.stat().st_size
-            raise TraceError(f"{path} is cut short: {size:,} bytes without the index at the end; copy it again") from error
+            raise TraceError(
+                f"{path} is cut short: {size:,} bytes without the index at the end; copy it again"
+            ) from error
         raise TraceError(f"{path} is no trace: it begins with {magic!r}, should be made by perf.traces") from error
 
 

@@ -55,7 +55,7 @@ class Shape:
     mean_new: float = 9.9
     longest: int = 20_000
     first_length: Lognormal | Between | None = None
-    last_length: Lognormal | Between = Lognormal(11_150.0, 0.31)  # noqa: RUF009 - frozen
+    last_length: Lognormal | Between = Lognormal(11_150.0, 0.31)
     session_requests: float = 2.4
     segment_s: float = 60.0
     pause_s: float = 30.0

@@ -21,14 +21,14 @@ class ExternalSort:
     """Rows of one structured dtype, sorted by several of its fields, the first one first; a context manager.
 
     At most `rows_in_memory` rows are held (and as many again while they are sorted), however the keys are distributed;
-    the rest lies in a temporary folder in `folder`, which is there only when needed and removed on exit. Rows with equal
-    keys come out in the order in which they went in.
+    the rest lies in a temporary folder in `folder`, which is there only when needed and removed on exit. Rows with
+    equal keys come out in the order in which they went in.
     """
 
     def __init__(
-        self, dtype: npt.DTypeLike, keys: Sequence[str], folder: Path | None, rows_in_memory: int = ROWS_IN_MEMORY
+        self, dtype: np.dtype[np.void], keys: Sequence[str], folder: Path | None, rows_in_memory: int = ROWS_IN_MEMORY
     ) -> None:
-        self._dtype = np.dtype(dtype)
+        self._dtype = dtype
         self._keys = tuple(keys)
         self._folder = folder
         self._rows_in_memory = rows_in_memory
@@ -101,7 +101,8 @@ class ExternalSort:
     def _in_order(self, rows: Rows) -> Rows:
         """lexsort is stable, and many times faster than sorting structured rows."""
         columns: list[Any] = [rows[key] for key in reversed(self._keys)]
-        return rows[np.lexsort(columns)]
+        ordered: Rows = rows[np.lexsort(columns)]
+        return ordered
 
 
 class _Run:

@@ -32,6 +32,14 @@ COMPRESSION_LEVEL = 1
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 
+def check_writable(path: Path, overwrite: bool) -> None:
+    """Before an hour's work rather than after it. Raises `TraceError`."""
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise TraceError(f"{path} exists already: choose another name" + ("" if path.is_dir() else ", or use --force"))
+    if not path.parent.is_dir():
+        raise TraceError(f"there is no folder {path.parent} to write {path.name} into")
+
+
 class TraceWriter:
     """A context manager; leaving it without an error puts the file under its name, with an error leaves nothing.
 
@@ -40,16 +48,13 @@ class TraceWriter:
     """
 
     def __init__(self, path: Path, source: Source, overwrite: bool = False) -> None:
-        if path.exists() and not overwrite:
-            raise TraceError(f"{path} exists already: choose another name, or overwrite it with --force")
-        if not path.parent.is_dir():
-            raise TraceError(f"there is no folder {path.parent} to write {path.name} into")
+        check_writable(path, overwrite)
         self._path, self._source = path, source
         self._builder = StatisticsBuilder()
         self._entries: list[BlockEntry] = []
         self._waiting: list[Block] = []
         self._bounds = {"items": 0, "actions": 0}
-        self.metadata: Metadata | None = None
+        self._metadata: Metadata | None = None
 
     def __enter__(self) -> TraceWriter:
         handle, name = tempfile.mkstemp(prefix=f".{self._path.name}.", suffix=".partial", dir=self._path.parent)
@@ -68,6 +73,13 @@ class TraceWriter:
                 self._zip.close()
         finally:
             self._temporary.unlink(missing_ok=True)
+
+    @property
+    def metadata(self) -> Metadata:
+        """Of the finished trace; raises RuntimeError before it is one."""
+        if self._metadata is None:
+            raise RuntimeError(f"{self._path} is not finished: its metadata is known when the writer is left")
+        return self._metadata
 
     def write(self, block: Block) -> None:
         """The next requests of the trace."""
@@ -89,7 +101,9 @@ class TraceWriter:
             earlier = [waiting.requests.time[-1] for waiting in self._waiting if len(waiting)]
             last = earlier[-1] if earlier else self._entries[-1].last_time if self._entries else -np.inf
             if block.requests.time[0] < last:
-                problem = f"request 0: time {block.requests.time[0]} lies before {last}, the last one's of the block before"
+                problem = (
+                    f"request 0: time {block.requests.time[0]} lies before {last}, the last one's of the block before"
+                )
         if problem is not None:
             raise TraceError(f"{self._path}: a block cannot be written: {problem}")
 
@@ -117,7 +131,7 @@ class TraceWriter:
         }
         for column, dtype in COLUMNS.items():
             buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, np.ascontiguousarray(values[column], dtype), allow_pickle=False)
+            np.save(buffer, np.ascontiguousarray(values[column], dtype), allow_pickle=False)
             self._member(block_member(number, column), buffer.getvalue())
         for name, array in (("items", block.items), ("items", block.candidates), ("actions", block.actions)):
             self._bounds[name] = max(self._bounds[name], int(array.max(initial=-1)) + 1)
@@ -130,7 +144,7 @@ class TraceWriter:
         if not self._entries:
             self._zip.close()
             raise TraceError(f"{self._path}: a trace without a single request cannot be written")
-        self.metadata = Metadata(
+        self._metadata = Metadata(
             self._source,
             requests=sum(entry.requests for entry in self._entries),
             events=sum(entry.events for entry in self._entries),
@@ -140,7 +154,7 @@ class TraceWriter:
             statistics=self._builder.statistics(),
             blocks=tuple(self._entries),
         )
-        self._member(METADATA_MEMBER, to_json(self.metadata).encode())
+        self._member(METADATA_MEMBER, to_json(self._metadata).encode())
         self._zip.close()
         # mkstemp lets the owner only; the file gets what a plain open() would have given.
         mask = os.umask(0)

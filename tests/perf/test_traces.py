@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-
 from perf.traces.kuairand_like import Shape, requests
+
 from perf.traces.published import KUAIRAND_1K, Statistics, statistics_of
 from perf.traces.request import Request
 
