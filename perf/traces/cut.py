@@ -44,8 +44,8 @@ class Cutter:
     def blocks(self, pieces: Iterable[Rows], start_unix_s: int) -> Iterator[Block]:
         """Events (`EVENT`, in time order, oldest first) as requests in time order.
 
-        A user's events of one time keep their order. A request's time is that of its last
-        event. Memory: a piece, and the events of one interval.
+        A user's events of one time keep their order. A request's time is that of its last event.
+        Memory: a piece, and the events of one interval.
         """
         rest = np.empty(0, EVENT)
         for piece in pieces:

@@ -57,7 +57,8 @@ class EventMaker:
         span = np.where(before, self._shape.days * DAY_S, self._shape.segment_s)
         from_last = np.repeat(requests.offsets[1:], new) - 1 - np.arange(requests.events)
         seconds = np.repeat(requests.time, new) - np.repeat(span / np.maximum(new, 1), new) * from_last
-        return np.floor(seconds).astype(np.int64) + START_UNIX_S
+        stamps: Ints = np.floor(seconds).astype(np.int64) + START_UNIX_S
+        return stamps
 
     def _shown(self, count: int) -> Ints:
         """Popular items more often; what would be there twice is drawn again, from all items alike."""

@@ -16,7 +16,7 @@ from perf.traces import movielens as movielens_events
 from perf.traces.block import Block
 from perf.traces.cut import EVENT, Cutter, Rules
 from perf.traces.events import START_UNIX_S, EventMaker
-from perf.traces.feedback import FLAGS
+from perf.traces.feedback import ACTIONS, FLAGS
 from perf.traces.metadata import Metadata, Source
 from perf.traces.shapes import Shape
 from perf.traces.sorting import ROWS_IN_MEMORY, ExternalSort, Rows
@@ -40,7 +40,7 @@ def generated(out: Path, name: str, shape: Shape, seed: int, candidates: int = 0
     """
     maker = EventMaker(shape, seed, candidates)
     settings = {"shape": asdict(shape), "candidates": candidates}
-    source = Source(f"generated {name}", settings, START_UNIX_S, interval_s=shape.segment_s, seed=seed)
+    source = Source(f"generated {name}", settings, START_UNIX_S, shape.segment_s, seed, shape.items + 1, ACTIONS)
     chunks = generator.chunks(shape, seed, folder=out.parent)
     return _written(out, source, (block for chunk in chunks for block in maker.blocks(chunk)), overwrite)
 
@@ -66,7 +66,7 @@ def from_kuairand(
         with tqdm(desc="reading", total=size, unit="B", unit_scale=True, disable=None, file=sys.stderr) as bar:
             start = kuairand.read(files, sort, bad, bar.update)
         settings = asdict(rules) | {"files": sorted(file.name for file in files), "action_bits": FLAGS}
-        source = Source("kuairand", settings, start, interval_s=rules.interval_ms / 1000)
+        source = Source("kuairand", settings, start, rules.interval_ms / 1000, actions=ACTIONS)
         made = _written(out, source, cutter.blocks(_counted(sort.sorted(), sort.rows), start), overwrite)
     return Made(out, made.metadata, bad, cutter.beyond_longest)
 
@@ -77,8 +77,8 @@ def from_movielens(out: Path, path: Path, rules: Rules | None = None, *, overwri
     data, cutter = movielens.load(path), Cutter(rules)
     rows = movielens_events.events(data)
     start = int(rows["time_ms"][0]) // 1000
-    settings = asdict(rules) | {"file": data.source.name, "items": data.items}
-    source = Source("movielens", settings, start, interval_s=rules.interval_ms / 1000)
+    settings = asdict(rules) | {"file": data.source.name}
+    source = Source("movielens", settings, start, rules.interval_ms / 1000, None, data.items, movielens.ACTIONS)
     made = _written(out, source, cutter.blocks(_counted([rows], len(rows)), start), overwrite)
     return Made(out, made.metadata, data.bad_rows, cutter.beyond_longest)
 

@@ -32,13 +32,18 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a trace comes from. `settings` are what one needs to make it again, `start_unix_s` is its time 0."""
+    """Where a trace comes from. `settings` are what one needs to make it again, `start_unix_s` is its time 0.
+
+    `items`, `actions`: what IDs can be below, where the source knows more than those that occur.
+    """
 
     name: str
     settings: dict[str, Any]
     start_unix_s: int
     interval_s: float | None = None
     seed: int | None = None
+    items: int = 0
+    actions: int = 0
 
 
 class BlockEntry(NamedTuple):
@@ -92,9 +97,8 @@ def from_json(text: str) -> Metadata:
     if content.get("version") != VERSION:
         raise TraceError(f"format version {content.get('version')}; this reader knows version {VERSION}: make it again")
     try:
-        statistics: dict[str, Any] = {
-            name: math.nan if value is None else value for name, value in content["statistics"].items()
-        }
+        known = content["statistics"].items()
+        statistics: dict[str, Any] = {name: math.nan if value is None else value for name, value in known}
         plain = {field.name: content[field.name] for field in fields(Metadata)}
         plain["source"] = Source(**content["source"])
         plain["statistics"] = Statistics(**statistics)

@@ -15,6 +15,8 @@ Rows = npt.NDArray[np.void]
 
 ROWS_IN_MEMORY = 1_000_000
 LEAST_RUN_ROWS = 256
+# Sorted rows come out in smaller pieces than they were sorted in: who takes them needs memory as well.
+PIECES = 16
 
 
 class ExternalSort:
@@ -59,7 +61,7 @@ class ExternalSort:
             yield from self._in_memory()
             return
         self._spill()
-        size = max(LEAST_RUN_ROWS, self._rows_in_memory // len(self._runs))
+        size = max(LEAST_RUN_ROWS, self._rows_in_memory // (PIECES * len(self._runs)))
         key = self._keys[0]
         runs = [_Run(path, self._dtype, size) for path in self._runs]
         while any(len(run.rows) for run in runs):
@@ -76,7 +78,7 @@ class ExternalSort:
 
     def _in_memory(self) -> Iterator[Rows]:
         rows = self._in_order(self._taken())
-        key, start, piece = rows[self._keys[0]], 0, self._rows_in_memory // 16 + 1
+        key, start, piece = rows[self._keys[0]], 0, self._rows_in_memory // PIECES + 1
         while start < len(rows):
             last = min(start + piece, len(rows)) - 1
             stop = int(np.searchsorted(key, key[last], side="right"))

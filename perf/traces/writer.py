@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import tempfile
 import zipfile
@@ -53,7 +54,7 @@ class TraceWriter:
         self._builder = StatisticsBuilder()
         self._entries: list[BlockEntry] = []
         self._waiting: list[Block] = []
-        self._bounds = {"items": 0, "actions": 0}
+        self._bounds = {"items": source.items, "actions": source.actions}
         self._metadata: Metadata | None = None
 
     def __enter__(self) -> TraceWriter:
@@ -82,30 +83,13 @@ class TraceWriter:
         return self._metadata
 
     def write(self, block: Block) -> None:
-        """The next requests of the trace."""
-        self._check(block)
+        """The next requests of the trace. They may be kept until there are enough for a block of the file."""
+        self._must_be_none(block.problem())
         self._waiting.append(block)
         requests = sum(len(waiting) for waiting in self._waiting)
         events = sum(waiting.requests.events for waiting in self._waiting)
         if requests >= BLOCK_REQUESTS or events >= BLOCK_EVENTS:
             self._flush(last=False)
-
-    def _check(self, block: Block) -> None:
-        problem = block.problem()
-        if problem is None:
-            try:
-                self._builder.add(block.requests)
-            except HistoryBreak as error:
-                problem = str(error)
-        if problem is None and len(block):
-            earlier = [waiting.requests.time[-1] for waiting in self._waiting if len(waiting)]
-            last = earlier[-1] if earlier else self._entries[-1].last_time if self._entries else -np.inf
-            if block.requests.time[0] < last:
-                problem = (
-                    f"request 0: time {block.requests.time[0]} lies before {last}, the last one's of the block before"
-                )
-        if problem is not None:
-            raise TraceError(f"{self._path}: a block cannot be written: {problem}")
 
     def _flush(self, last: bool) -> None:
         """Write all that waits but the last part, which may still grow."""
@@ -117,6 +101,7 @@ class TraceWriter:
         self._waiting = [] if last else [whole.slice(*part) for part in parts[-1:]]
 
     def _write_block(self, block: Block) -> None:
+        self._check(block)
         number, head = len(self._entries), block.requests
         values: dict[str, npt.NDArray[Any]] = {
             "time": head.time,
@@ -137,6 +122,21 @@ class TraceWriter:
             self._bounds[name] = max(self._bounds[name], int(array.max(initial=-1)) + 1)
         times = float(head.time[0]), float(head.time[-1])
         self._entries.append(BlockEntry(len(block), head.events, len(block.candidates), *times))
+
+    def _check(self, block: Block) -> None:
+        """Statistics are gathered here, block by block of the file, so that they are the same whatever came in."""
+        self._must_be_none(block.problem())
+        last = self._entries[-1].last_time if self._entries else -math.inf
+        if block.requests.time[0] < last:
+            self._must_be_none(f"time {block.requests.time[0]} lies before {last}, the last one's of the block before")
+        try:
+            self._builder.add(block.requests)
+        except HistoryBreak as error:
+            self._must_be_none(str(error))
+
+    def _must_be_none(self, problem: str | None) -> None:
+        if problem is not None:
+            raise TraceError(f"{self._path}: block {len(self._entries)} cannot be written: {problem}")
 
     def _finish(self) -> None:
         if self._waiting:
