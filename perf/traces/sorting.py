@@ -36,7 +36,7 @@ class ExternalSort:
         self._rows_in_memory = rows_in_memory
         self._waiting: list[Rows] = []
         self._waiting_rows = 0
-        self._runs: list[Path] = []
+        self._runs: list[_Run] = []
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.rows = 0
 
@@ -61,20 +61,20 @@ class ExternalSort:
             yield from self._in_memory()
             return
         self._spill()
-        size = max(LEAST_RUN_ROWS, self._rows_in_memory // (PIECES * len(self._runs)))
-        key = self._keys[0]
-        runs = [_Run(path, self._dtype, size) for path in self._runs]
-        while any(len(run.rows) for run in runs):
-            # What lies below the least of the last keys read cannot be preceded by anything still unread.
-            unread = [run.rows[key][-1] for run in runs if run.more]
-            ready = [run.take(key, min(unread) if unread else None) for run in runs]
-            rows = np.concatenate(ready)
+        runs = self._runs
+        while runs:
+            # What lies below all that is still unread can go.
+            limit = min((run.bound for run in runs if run.more), default=None)
+            rows = np.concatenate([run.take(limit) for run in runs])
             if len(rows):
                 yield self._in_order(rows)
+            runs = [run for run in runs if run.more or len(run.rows)]
+            started = sum(run.started for run in runs)
+            size = max(LEAST_RUN_ROWS, self._rows_in_memory // (PIECES * max(started, 1)))
             for run in runs:
-                # A run that gave nothing may be one long tie: only more of it tells where that ends.
-                if run.more and (len(run.rows) < size or (not len(rows) and run.rows[key][-1] == min(unread))):
-                    run.read()
+                # Runs that begin later stay unread until their turn comes: files in time order make many of these.
+                if run.more and (run.bound == limit or (run.started and len(run.rows) < size // 2)):
+                    run.read(size)
 
     def _in_memory(self) -> Iterator[Rows]:
         rows = self._in_order(self._taken())
@@ -92,8 +92,7 @@ class ExternalSort:
         if self._temporary is None:
             self._temporary = tempfile.TemporaryDirectory(prefix=".sort-", dir=self._folder)
         path = Path(self._temporary.name) / f"run-{len(self._runs):05}"
-        rows.tofile(path)
-        self._runs.append(path)
+        self._runs.append(_Run(path, rows, self._keys[0]))
 
     def _taken(self) -> Rows:
         rows = np.concatenate(self._waiting) if self._waiting else np.empty(0, self._dtype)
@@ -108,28 +107,33 @@ class ExternalSort:
 
 
 class _Run:
-    """A sorted file, read in portions. `more`: there is some left."""
+    """A sorted file, read in portions. `more`: there is some left; `bound`: nothing unread has a key below this."""
 
-    def __init__(self, path: Path, dtype: np.dtype[np.void], size: int) -> None:
-        self._path, self._dtype, self._size = path, dtype, size
-        self._left = path.stat().st_size // dtype.itemsize
-        self._at = 0
-        self.rows: Rows = np.empty(0, dtype)
-        self.read()
+    def __init__(self, path: Path, rows: Rows, key: str) -> None:
+        self._path, self._dtype, self._key = path, rows.dtype, key
+        self._left, self._at = len(rows), 0
+        self.bound: Any = rows[key][0]
+        self.rows: Rows = rows[:0].copy()
+        rows.tofile(path)
 
     @property
     def more(self) -> bool:
         return self._left > 0
 
-    def read(self) -> None:
-        count = min(self._size, self._left)
+    @property
+    def started(self) -> bool:
+        return self._at > 0
+
+    def read(self, size: int) -> None:
+        count = min(size, self._left)
         rows = np.fromfile(self._path, self._dtype, count, offset=self._at * self._dtype.itemsize)
         self._at += count
         self._left -= count
         self.rows = np.concatenate((self.rows, rows))
+        self.bound = rows[self._key][-1]
 
-    def take(self, key: str, below: Any) -> Rows:
-        """And forget the rows whose key is less than `below`; all of them for None."""
-        count = len(self.rows) if below is None else int(np.searchsorted(self.rows[key], below, side="left"))
+    def take(self, limit: Any) -> Rows:
+        """And forget the rows whose key is less than `limit`; all of them for None."""
+        count = len(self.rows) if limit is None else int(np.searchsorted(self.rows[self._key], limit, side="left"))
         taken, self.rows = self.rows[:count], self.rows[count:]
         return taken
