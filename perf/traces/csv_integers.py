@@ -39,13 +39,16 @@ def read(file: BinaryIO, header: Sequence[str], wanted: Sequence[str]) -> Iterat
     Raises OSError or EOFError as the file does, after all that could be read.
     """
     line = 2
-    for text in _whole_lines(file):
+    for text in _whole_lines(file, too_long=b"," * len(header)):
         yield _parsed(np.frombuffer(text, np.uint8), header, wanted, line)
         line += text.count(b"\n")
 
 
-def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The file in portions that end with a line's end. A line without end is cut: its parts are bad rows then."""
+def _whole_lines(file: BinaryIO, too_long: bytes) -> Iterator[bytes]:
+    """The file in portions that end with a line's end.
+
+    The beginning of a line beyond `LONGEST_LINE` is replaced by `too_long`, whose commas make it a bad row.
+    """
     rest = b""
     failure: Exception | None = None
     while True:
@@ -59,8 +62,7 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
         if newline:
             yield whole + newline
         if len(rest) > LONGEST_LINE:
-            yield rest + b"\n"
-            rest = b""
+            rest = too_long
     # A line that a failing read tore apart is no row.
     if failure is not None:
         raise failure

@@ -70,7 +70,7 @@ class Cutter:
         moved = offsets_of(new)
         events = rows[np.repeat(offsets[:-1][order] - moved[:-1], new) + np.arange(len(rows))]
         last = moved[1:] - 1
-        times = events["time_ms"][last] / 1000.0 - start_unix_s
+        times = (events["time_ms"][last] - 1000 * start_unix_s) / 1000
         yield without_candidates(
             Requests(times, events["user"][last], known[order] + new, moved),
             np.ascontiguousarray(events["item"]),

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from perf.stats import ratio
 from perf.traces.block import Requests
 from perf.traces.per_user import PerUser
 from perf.traces.request import Floats
@@ -44,7 +45,7 @@ class Statistics:
     @property
     def ceiling(self) -> float:
         """The hit ratio of a cache that never loses anything: all but the new tokens."""
-        return 1 - self.mean_new / self.mean_length
+        return 1 - ratio(self.mean_new, self.mean_length)
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self) | {"ceiling": self.ceiling}
