@@ -65,6 +65,7 @@ class Requests:
             return f"time, user, history_length and offsets have {lengths} values: should be n, n, n, n + 1"
         return (
             _offsets_problem("offsets", self.offsets)
+            or _first(self.user < 1, "user should be 1 or more (Triton takes sequence ID 0 for none)")
             or _first(~np.isfinite(self.time), "time is no finite number")
             or _first(np.diff(self.time, prepend=self.time[:1]) < 0, "time lies before that of the request before it")
             or _first(self.history_length < self.new, "history_length is smaller than the number of new events")

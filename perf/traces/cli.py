@@ -35,22 +35,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         commands.get(arguments.what, _generate)(arguments)
         sys.stdout.flush()
-    except (TraceError, DatasetError, ValueError) as error:
-        return _failed(error)
     except BrokenPipeError:
         # Whoever reads has seen enough (`show | head`); Python must not try again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        return _failed(error)
+    except (TraceError, DatasetError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)
         return 130
     return 0
-
-
-def _failed(error: Exception) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
 
 
 def _generate(arguments: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from perf.traces import feedback
 from perf.traces.block import Block, Requests
 from perf.traces.generator import DAY_S
+from perf.traces.metadata import TraceError
 from perf.traces.request import Floats, Ints
 from perf.traces.shapes import Shape
 
@@ -24,9 +25,9 @@ class EventMaker:
     """
 
     def __init__(self, shape: Shape, seed: int, candidates: int = 0) -> None:
-        """`candidates` different items in each request. Raises ValueError where there are not twice as many items."""
+        """`candidates` different items in each request. Raises `TraceError` where there are not twice as many items."""
         if 2 * candidates > shape.items:
-            raise ValueError(
+            raise TraceError(
                 f"{candidates} different candidates need at least {2 * candidates} items, not {shape.items}"
             )
         self._shape = shape

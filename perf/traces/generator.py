@@ -19,13 +19,13 @@ ROW = np.dtype([("time", np.float64), ("user", np.int64), ("history_length", np.
 def chunks(
     shape: Shape, seed: int, folder: Path | None = None, rows_in_memory: int = ROWS_IN_MEMORY
 ) -> Iterator[Requests]:
-    """All requests in the order of time. The same seed gives the same.
+    """All requests in the order of time, of users 1, 2, ... The same seed gives the same.
 
     What does not fit into memory is sorted in `folder` (None: the system's temporary one).
     """
     rng = np.random.default_rng(seed)
     with ExternalSort(ROW, ("time",), folder, rows_in_memory) as sort:
-        for user in range(shape.users):
+        for user in range(1, shape.users + 1):
             sort.add(_user_rows(shape, user, rng))
         for rows in sort.sorted():
             yield Requests(

@@ -1,8 +1,8 @@
 """The logs of KuaiRand-1K, Pure and 27K (log_standard_*.csv, log_random_*.csv), as events for `cut.py`.
 
-An item is video_id + 1 (0 stays free for items a model does not know), an action the bitmask of the feedback flags
-(`feedback.FLAGS`). Equal times of a user are ordered by item and action: the result does not depend on the order of the
-files, or of the rows in them.
+A user is user_id + 1 (Triton takes sequence ID 0 for none), an item video_id + 1 (0 stays free for items a model does
+not know), an action the bitmask of the feedback flags (`feedback.FLAGS`). Equal times of a user are ordered by item and
+action: the result does not depend on the order of the files, or of the rows in them.
 """
 
 from __future__ import annotations
@@ -122,6 +122,6 @@ def _checked(chunk: csv_integers.Chunk, path: Path, bad: BadRows) -> Rows:
         good &= flag
         action += bit * (column[name] == 1).astype(np.int32)
     rows = np.empty(int(good.sum()), EVENT)
-    rows["time_ms"], rows["user"] = column["time_ms"][good], column["user_id"][good]
+    rows["time_ms"], rows["user"] = column["time_ms"][good], column["user_id"][good] + 1
     rows["item"], rows["action"] = column["video_id"][good] + 1, action[good]
     return rows

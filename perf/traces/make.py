@@ -36,7 +36,7 @@ class Made:
 def generated(out: Path, name: str, shape: Shape, seed: int, candidates: int = 0, *, overwrite: bool = False) -> Made:
     """A made-up trace; the same arguments make the same bytes. `name` is for its metadata.
 
-    Raises ValueError for fewer items than candidates need, `TraceError`, OSError.
+    Raises `TraceError`, OSError.
     """
     maker = EventMaker(shape, seed, candidates)
     settings = {"shape": asdict(shape), "candidates": candidates}

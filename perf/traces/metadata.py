@@ -27,7 +27,7 @@ COLUMNS = {
 
 
 class TraceError(ValueError):
-    """A trace cannot be read or written; the message names the file and says what would be right."""
+    """A trace cannot be read, written or made; the message names the file and says what would be right."""
 
 
 @dataclass(frozen=True)

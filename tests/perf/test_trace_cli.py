@@ -59,7 +59,7 @@ def test_convert_kuairand(tmp_path: Path, log: Path, capsys: pytest.CaptureFixtu
     assert "1,181,699" in capsys.readouterr().out
     with Trace(out) as trace:
         found = [(one.user, one.time, one.items.tolist(), one.actions.tolist()) for one in trace.arrivals()]
-    assert found == [(2, 3.0, [6], [65]), (1, 59.0, [6, 6], [65, 65]), (1, 60.0, [6], [65])]
+    assert found == [(3, 3.0, [6], [65]), (2, 59.0, [6, 6], [65, 65]), (2, 60.0, [6], [65])]
     options = ["--force", "--interval", "0.5", "--longest-history", "2"]
     assert cli.main(["convert", "kuairand", str(log), "--out", str(out), *options]) == 0
     assert "1 events beyond the longest history left out" in capsys.readouterr().out
@@ -83,7 +83,7 @@ def test_show(tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> 
     capsys.readouterr()
     assert cli.main(["show", str(out), "--head", "1", "--check", "--json", str(tmp_path / "s.json")]) == 0
     printed = capsys.readouterr().out
-    assert "request 0: 3.000 s, user 2, history 1, new: items [6]" in printed
+    assert "request 0: 3.000 s, user 3, history 1, new: items [6]" in printed
     assert "request 1" not in printed
     assert "checked" in printed
     assert json.loads((tmp_path / "s.json").read_text())["statistics"]["median_return_s"] is not None

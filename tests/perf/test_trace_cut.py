@@ -90,7 +90,7 @@ class Model:
 
 @settings(max_examples=200)
 @given(
-    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 3), st.integers(1, 99), st.integers(0, 5)), max_size=80),
+    st.lists(st.tuples(st.integers(0, 300), st.integers(1, 4), st.integers(1, 99), st.integers(0, 5)), max_size=80),
     st.integers(1, 120),
     st.integers(1, 30),
     st.integers(1, 6),

@@ -73,7 +73,7 @@ def path(tmp_path: Path) -> Path:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(*(st.integers(0, most) for most in (4, 5, 3_000, 3))), min_size=1, max_size=40),
+    st.lists(st.tuples(st.integers(1, 4), *(st.integers(0, most) for most in (5, 3_000, 3))), min_size=1, max_size=40),
     st.integers(1, 12),
     st.integers(1, 9),
     st.integers(1, 12),
@@ -153,6 +153,7 @@ def wrong_blocks() -> Iterator[tuple[str, Block]]:
     good = block_of(STEPS)
     yield "request 1: time lies before", changed(good, time=np.array([1.0, 0.5, 2.0, 3.0]))
     yield "request 2: time is no finite number", changed(good, time=np.array([1.0, 1.5, np.nan, 3.0]))
+    yield "request 3: user should be 1 or more", changed(good, user=np.array([5, 6, 5, 0]))
     yield "offsets begin at 1", changed(good, offsets=good.requests.offsets + 1)
     yield "request 1: offsets go down", changed(good, offsets=np.array([0, 3, 2, 4, 8]))
     yield (

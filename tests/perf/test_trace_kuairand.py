@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -52,9 +53,9 @@ ROWS = [
     row(3, 8, T0 + 61_500, is_hate=1),
 ]
 EXPECTED = [
-    (3, 1.0, 2, [101, 8], [65, 130]),
-    (3, 60.5, 3, [9], [32]),
-    (0, 89.0, 1, [1], [0]),
+    (4, 1.0, 2, [101, 8], [65, 130]),
+    (4, 60.5, 3, [9], [32]),
+    (1, 89.0, 1, [1], [0]),
 ]
 
 
@@ -92,7 +93,7 @@ def test_columns_may_stand_in_any_order_and_others_may_be_missing(tmp_path: Path
     names = ["time_ms", *reversed(list(FLAGS)), "video_id", "extra", "USER_ID "]
     values = {"time_ms": T0, "video_id": 4, "USER_ID ": 9, "is_like": 1}
     line = ",".join(str(values.get(name, 0)) for name in names)
-    assert contents(made(tmp_path, log(tmp_path / "log.csv", [line], ",".join(names))).path) == [(9, 0.0, 1, [5], [2])]
+    assert contents(made(tmp_path, log(tmp_path / "log.csv", [line], ",".join(names))).path) == [(10, 0.0, 1, [5], [2])]
 
 
 def test_the_order_of_files_and_rows_does_not_matter_and_ties_are_in_one_order(tmp_path: Path) -> None:
@@ -241,3 +242,23 @@ def test_bad_rows_keep_the_first_few_places() -> None:
     bad.add(3, "that")
     assert (len(bad), dict(bad.counts)) == (8, {"this": 7, "that": 1})
     assert bad.examples == [f"a.csv, line {line}: this" for line in range(2, 7)]
+
+
+def test_a_long_log_is_converted_in_the_memory_of_a_short_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_integers, "CHUNK_BYTES", 1 << 18)
+    rng = np.random.default_rng(0)
+    peaks = []
+    for count in (50_000, 300_000):
+        users, times = rng.integers(0, 200, count).tolist(), (T0 + rng.integers(0, 10**9, count)).tolist()
+        lines = [
+            f"{user},7,20220408,0,{time},1,0,0,0,0,0,1,1,1,0,0,0,0,1" for user, time in zip(users, times, strict=True)
+        ]
+        path = log(tmp_path / f"log_{count}.csv", lines)
+        del users, times, lines
+        tracemalloc.start()
+        result = made(tmp_path, path, rows_in_memory=20_000)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert result.metadata.events == count
+    assert peaks[1] < 1.25 * peaks[0], "six times as many events"
+    assert peaks[1] < 24 << 20

@@ -16,6 +16,7 @@ from perf.traces import feedback
 from perf.traces.block import Requests, offsets_of
 from perf.traces.events import START_UNIX_S, EventMaker, popular
 from perf.traces.generator import chunks, requests
+from perf.traces.metadata import TraceError
 from perf.traces.published import KUAIRAND_1K, MT, compare, table
 from perf.traces.request import Request
 from perf.traces.shapes import MT_SHAPE, Shape
@@ -183,5 +184,5 @@ def test_popularity_goes_with_the_rank(exponent: float) -> None:
 
 
 def test_different_candidates_need_enough_items() -> None:
-    with pytest.raises(ValueError, match="need at least 20 items, not 19"):
+    with pytest.raises(TraceError, match="need at least 20 items, not 19"):
         EventMaker(replace(SHAPE, items=19), 0, candidates=10)
