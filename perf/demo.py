@@ -18,9 +18,10 @@ from mtserve_backend.models.config import HSTUConfig
 from mtserve_backend.models.weights import CONFIG_FILE
 from mtserve_backend.repository import shipped
 from perf import demo_text, fetch, movielens
+from perf.datasets import DatasetError
 from perf.demo_parts import Measured, MovieLensPart, PaperPart
 from perf.environment import environment
-from perf.movielens import DatasetError, MovieLens
+from perf.movielens import MovieLens
 from perf.plot import latency_plot
 
 PLOT_FILE = "demo_latency.png"

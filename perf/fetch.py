@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from perf.movielens import DatasetError
+from perf.datasets import DatasetError
 
 PACKAGE = "recbole==1.2.1"
 INSIDE_WHEEL = "recbole/dataset_example/ml-100k/"

@@ -1,6 +1,6 @@
 """`python -m perf.hitratio`: how much of the histories a cache finds, with and without the tail flush.
 
-A made-up trace with the statistics of KuaiRand-1K (`perf/traces/kuairand_like.py`) goes through the cache manager
+A made-up trace with the statistics of KuaiRand-1K (`perf/traces/generator.py`) goes through the cache manager
 alone: the decisions are the server's, nothing is computed or copied. A hit is a history token whose keys were on the
 device or on the host; the ratio is over whole histories, new tokens included, so the share of new tokens is out of
 reach. The host holds everything; the device holds a share of what all users have at the end: 60 % (the goal), and what
@@ -24,8 +24,10 @@ from mtserve_backend.cache.records import Counters, Geometry
 from perf.environment import environment
 from perf.manager_replay import ManagerReplay, ReplayOptions
 from perf.stats import ratio
-from perf.traces.kuairand_like import Shape, requests
-from perf.traces.published import KUAIRAND_1K, Statistics, statistics_of
+from perf.traces.generator import chunks, requests
+from perf.traces.published import KUAIRAND_1K, compare, table
+from perf.traces.shapes import Shape
+from perf.traces.statistics import Statistics, statistics_of
 
 GOAL, GOAL_SHARE = 0.995, 0.6
 PAPER_SHARE = 40_960 * 32 / 11_700_000
@@ -63,9 +65,10 @@ def figures(counters: Counters) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    shape = Shape().scaled(0.02 if arguments.quick else arguments.scale)
-    statistics = statistics_of(requests(shape, arguments.seed))
-    print_statistics(statistics)
+    scale = 0.02 if arguments.quick else arguments.scale
+    shape = Shape().scaled(scale)
+    statistics = statistics_of(chunks(shape, arguments.seed))
+    print("\n".join(table(compare(statistics, KUAIRAND_1K, scale))))
     runs: list[dict[str, Any]] = []
     for share in arguments.device_share:
         for flush in (True, False):
@@ -77,20 +80,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json:
         settings = {key: value for key, value in vars(arguments).items() if key != "json"}
         report = {
-            "trace": {"shape": asdict(shape), "statistics": statistics.as_dict(), "published": KUAIRAND_1K},
+            "trace": {"shape": asdict(shape), "statistics": statistics.as_dict(), "published": KUAIRAND_1K.figures()},
             "runs": runs,
             "settings": settings,
             "environment": environment(),
         }
         arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0
-
-
-def print_statistics(statistics: Statistics) -> None:
-    print(f"{'the trace':<28}{'generated':>14}{'published':>14}")
-    for name, value in statistics.as_dict().items():
-        published = f"{KUAIRAND_1K[name]:,.0f}" if name in KUAIRAND_1K else "-"
-        print(f"  {name:<26}{_number(value):>14}{published:>14}")
 
 
 def print_runs(runs: Sequence[dict[str, Any]]) -> None:
@@ -105,10 +101,6 @@ def print_runs(runs: Sequence[dict[str, Any]]) -> None:
         if run["device_share"] == GOAL_SHARE and run["tail_flush"]:
             print(f"{'':<20}goal {GOAL:.1%} in total: {'met' if run['total_hit_ratio'] >= GOAL else 'MISSED'}")
     print(f"({PAPER})")
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.4f}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from perf.datasets import BadRows, DatasetError
 
 OOV_ITEM = 0
 ACTIONS = 6
@@ -25,10 +26,6 @@ HEADER_NAMES = {"userid": "user", "user_id": "user", "movieid": "item", "item_id
 
 Items = npt.NDArray[np.int64]
 Actions = npt.NDArray[np.int32]
-
-
-class DatasetError(ValueError):
-    """The data cannot be used at all; the message says what was looked for and what would be right."""
 
 
 @dataclass(frozen=True)
@@ -42,28 +39,6 @@ class History:
 
     def __len__(self) -> int:
         return len(self.items)
-
-
-@dataclass
-class BadRows:
-    """Rows that were left out: how many for which reason, and where the first few are."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    examples: list[str] = field(default_factory=list)
-
-    def add(self, line: int, reason: str) -> None:
-        self.counts[reason] += 1
-        if len(self.examples) < 5:
-            self.examples.append(f"line {line}: {reason}")
-
-    def __len__(self) -> int:
-        return sum(self.counts.values())
-
-    def __str__(self) -> str:
-        if not self.counts:
-            return "no bad rows"
-        reasons = ", ".join(f"{count} with {reason}" for reason, count in self.counts.most_common())
-        return f"{len(self)} rows left out ({reasons}); first: {'; '.join(self.examples)}"
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from tqdm import tqdm
 from mtserve_backend.models import weights
 from mtserve_backend.models.hstu import HSTU
 from perf import fetch, movielens
+from perf.datasets import DatasetError
 from perf.environment import environment
 from perf.evaluate import evaluate, evaluate_popularity
-from perf.movielens import DatasetError, MovieLens
+from perf.movielens import MovieLens
 from perf.training import Epoch, Recipe, train
 
 METRICS_FILE = "metrics.json"

@@ -1,1 +1,4 @@
-"""Traces: who asked when, and how long their history was. Readers and generators give one record, `Request`."""
+"""Traces: who asked when, with which events. One file format, its readers and writers, and a generator.
+
+`python -m perf.traces --help` is the command line, docs/traces.md the format's description.
+"""

@@ -11,10 +11,11 @@ import pytest
 from mtserve_backend.cache.records import Geometry
 from perf import hitratio
 from perf.manager_replay import ManagerReplay, ReplayOptions
-from perf.traces.kuairand_like import Shape, requests
+from perf.traces.generator import requests
 from perf.traces.request import Request
+from perf.traces.shapes import Lognormal, Shape
 
-SHAPE = Shape(users=30, longest=2_000, median_last_length=900.0, days=3.0)
+SHAPE = Shape(users=30, longest=2_000, last_length=Lognormal(900.0, 0.31), days=3.0)
 GEOMETRY = Geometry(page_tokens=8, chunk_tokens=64, device_pages=1_500, onload_pages=200, host_chunks=600)
 
 

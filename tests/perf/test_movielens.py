@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from perf import movielens
-from perf.movielens import DatasetError, History, Split, leave_last_out
+from perf.datasets import DatasetError
+from perf.movielens import History, Split, leave_last_out
 
 CSV = """userId,movieId,rating,timestamp
 7,100,4.0,30
