@@ -66,7 +66,8 @@ class Config(BaseModel):
     )
     request_timeout_s: float = Field(60.0, gt=0, description="a batch later than this is answered UNAVAILABLE")
     check_books: bool = Field(
-        False, description="debugging: check all of the cache's books after every batch; slow; a difference ends service"
+        False,
+        description="debugging: check the cache's books after every batch; slow; a difference ends service",
     )
 
     @field_validator("device_cache", "onload_buffer", "host_cache", "user_log")

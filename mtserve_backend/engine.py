@@ -23,13 +23,14 @@ import torch
 from mtserve_backend.admission import Admission
 from mtserve_backend.cache.history import HistoryGap
 from mtserve_backend.cache.records import Lease, LookUp, User, Visit
+from mtserve_backend.kernels import copies
 from mtserve_backend.models.contract import RankingModel
 from mtserve_backend.moves import Moves
 from mtserve_backend.ranking import CacheInfo, Code, Outcome, RankAnswer, RankRequest, RequestError, rank
 from mtserve_backend.steps import StepTimes, WaveReport
 from mtserve_backend.transfer.onload import OnloadFailed
 from mtserve_backend.transfer.pools import Pools
-from mtserve_backend.transfer.streams import Stream, WaitTimeout
+from mtserve_backend.transfer.streams import CopyStream, Stream, WaitTimeout
 from mtserve_backend.transfer.view import CacheView
 from mtserve_backend.waves import Job, Slice, slices, strip_cached_tokens
 
@@ -50,9 +51,9 @@ class Streams:
     """The four streams of the paper (section 4.4), and the host's copying threads of a pageable host pool."""
 
     compute: Stream
-    onload: Stream
-    scatter: Stream
-    offload: Stream
+    onload: CopyStream
+    scatter: CopyStream
+    offload: CopyStream
     load_workers: tuple[Stream, ...] = ()
     save_workers: tuple[Stream, ...] = ()
 
@@ -150,8 +151,7 @@ class Engine:
                 work.sort(key=lambda rows: self._waits(rows.lease))
             for part in slices(work, self._pass_tokens, waits=self._waits):
                 with steps.step(4):
-                    rows = part.rows(self._pools.device.device)
-                    embedded = self._submit(partial(self.model.embed, rows))
+                    embedded = self._submit(partial(self._embed, part))
                 with steps.step(5):
                     view = self._view(part)
                 with steps.step(4):
@@ -162,7 +162,7 @@ class Engine:
                 with steps.step(8):
                     outputs = self._submit(partial(self.model.encode, x, view))()
                     part.keep_outputs(outputs)
-                row_count += len(rows)
+                row_count += len(part)
                 steps.waited += view.waited_s
         except OnloadFailed as failure:
             self._retry_without(failure, jobs, pending)
@@ -182,8 +182,8 @@ class Engine:
                 self.manager.commit(lease)
             self.moves.save(self.manager.plan_offloads)
         with steps.step(10):
-            for job in jobs:
-                outcomes[job.index] = self._answer(job)
+            for job, scores in zip(jobs, self._scores(jobs), strict=True):
+                outcomes[job.index] = self._answer(job, scores)
         self.observe(WaveReport(len(jobs), row_count, steps))
 
     # --- its parts ---------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class Engine:
                     "send the request again to learn when it is gone",
                 )
         self.moves.zero_freed()
-        self._submit(lambda: None)()
+        self.streams.compute.record().wait(COMPUTE_LIMIT_S)
         return RankAnswer(self._no_scores(), np.zeros(0, dtype=np.int64), CacheInfo(0, 0, 0, 0, 0))
 
     def _prepare(self, wave: list[Job], pending: deque[Job]) -> list[Job]:
@@ -292,7 +292,10 @@ class Engine:
         )
 
     def _submit(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Run on the compute stream; the result is called for, and raises what the work raised."""
+        """Issue on the compute stream; the result is called for, and raises what the work raised.
+
+        A tensor that it returns is for the compute stream's own work: on a GPU its values may not be there yet.
+        """
         results: list[T] = []
         errors: list[Exception] = []
 
@@ -309,7 +312,7 @@ class Engine:
 
         def result() -> T:
             try:
-                event.wait(COMPUTE_LIMIT_S)
+                event.issued(COMPUTE_LIMIT_S)
             except WaitTimeout as error:
                 raise ComputeLost(str(error)) from error
             if errors:
@@ -318,18 +321,38 @@ class Engine:
 
         return result
 
-    def _answer(self, job: Job) -> Outcome:
-        lease, request = job.lease, job.request
-        assert lease is not None  # committed just now
+    def _embed(self, part: Slice) -> torch.Tensor:
+        return self.model.embed(part.rows(self._pools.device.device))
+
+    def _scores(self, jobs: Sequence[Job]) -> Sequence[npt.NDArray[np.float32] | Exception]:
+        """Every job's scores, or what its scoring raised."""
+
+        def score(job: Job) -> torch.Tensor | Exception:
+            try:
+                candidates = torch.from_numpy(job.request.candidates).to(self._pools.device.device)
+                return copies.to_host(self.model.score(torch.cat(job.outputs), candidates))
+            except Exception as error:
+                log.exception("scoring failed")
+                return error
+
+        scored = [job for job in jobs if len(job.request.candidates)]
+        if not scored:
+            return [self._no_scores()] * len(jobs)
         try:
-            scores = self._no_scores()
-            if len(request.candidates):
-                outputs, candidates = torch.cat(job.outputs), torch.from_numpy(request.candidates)
-                device = self._pools.device.device
-                scores = self._submit(lambda: self.model.score(outputs, candidates.to(device)).cpu())().numpy()
+            results = dict(zip(scored, self._submit(lambda: [score(job) for job in scored])(), strict=True))
+            self.streams.compute.record().wait(COMPUTE_LIMIT_S)
         except Exception as error:
             log.exception("scoring failed")
-            return RequestError(Code.INTERNAL, f"scoring failed: {error}")
+            return [error] * len(jobs)
+        found = [results.get(job) for job in jobs]
+        return [self._no_scores() if f is None else f if isinstance(f, Exception) else f.numpy() for f in found]
+
+    @staticmethod
+    def _answer(job: Job, scores: npt.NDArray[np.float32] | Exception) -> Outcome:
+        lease, request = job.lease, job.request
+        assert lease is not None  # committed just now
+        if isinstance(scores, Exception):
+            return RequestError(Code.INTERNAL, f"scoring failed: {scores}")
         cache = CacheInfo(lease.found_device, lease.found_host, lease.recomputed, lease.new, lease.total_length)
         return RankAnswer(scores, rank(scores, request.candidates, request.top_k), cache)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -13,6 +14,9 @@ from mtserve_backend.transfer.offload import Offloader
 from mtserve_backend.transfer.onload import Onloader, OnloadHandle
 from mtserve_backend.transfer.pools import Pools
 from mtserve_backend.transfer.streams import Stream
+
+# After a save that failed, nothing is saved for so long: what is wrong is hardly mended at once, and not by trying.
+SAVE_PAUSE_S = 1.0
 
 
 class Moves:
@@ -36,6 +40,7 @@ class Moves:
         self._completions = completions
         self._timeout_s = timeout_s
         self._handles: dict[OnloadTask, OnloadHandle] = {}
+        self._save_from = 0.0
 
     def take_in(self) -> None:
         """Tell the manager what the copying threads have reported."""
@@ -67,7 +72,9 @@ class Moves:
         self.onloader.scatter(*(handle for lease in leases if (handle := self.handle(lease)) is not None))
 
     def save(self, plan: Callable[[], list[OffloadTask]]) -> None:
-        """Start the offloads that one of the manager's plans asks for."""
+        """Start the offloads that one of the manager's plans asks for, unless saving has failed a moment ago."""
+        if self.offloader.broken or time.monotonic() < self._save_from:
+            return
         tasks = plan()
         self.zero_freed()
         if tasks:
@@ -92,6 +99,8 @@ class Moves:
         task = completion.task
         if isinstance(task, OffloadTask):
             self.manager.offload_done(task, completion.failed)
+            if completion.failed:
+                self._save_from = time.monotonic() + SAVE_PAUSE_S
         else:
             del self._handles[task]
             self.manager.onload_done(task, completion.failed)

@@ -103,7 +103,7 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
 
 
 def _streams(config: Config) -> Streams:
-    def stream(name: str) -> Stream:
+    def stream(name: str) -> CpuStream:
         return CpuStream(name, config.transfer_timeout_s)
 
     count = config.copy_workers if config.host_memory == "pageable" else 0

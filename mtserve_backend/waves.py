@@ -97,6 +97,9 @@ class Slice:
 
     parts: tuple[tuple[JobRows, int, int], ...]
 
+    def __len__(self) -> int:
+        return sum(stop - start for _, start, stop in self.parts)
+
     def rows(self, device: torch.device) -> Rows:
         """Jagged tensors on the device."""
 

@@ -76,6 +76,13 @@ def zero_all(buffer: torch.Tensor) -> None:
     buffer.zero_()
 
 
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the host, to be read once the current stream has come so far; the tensor itself if it is there."""
+    if tensor.device.type == "cpu":
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+
 def _uploaded(where: torch.device, *numbers: PageNumbers) -> Iterator[torch.Tensor]:
     """Page numbers as int32 tensors, all in one copy; each starts at a multiple of 16 bytes, as the kernels like it."""
     count = len(numbers[0])

@@ -6,7 +6,7 @@ Source: MTServe section 4.2, "Transient Offload Pipeline". The manager keeps the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -16,7 +16,7 @@ from mtserve_backend.kernels import copies
 from mtserve_backend.transfer.completions import Completion, CompletionQueue
 from mtserve_backend.transfer.paths import HostPath
 from mtserve_backend.transfer.pools import Pools
-from mtserve_backend.transfer.streams import Event, Stream, StreamBroken
+from mtserve_backend.transfer.streams import CopyStream, Event, StreamBroken
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Offloader:
     """Submits tasks to the offload stream. With `zero` the transient buffers are overwritten after use."""
 
     def __init__(
-        self, pools: Pools, path: HostPath, offload: Stream, completions: CompletionQueue, zero: bool = False
+        self, pools: Pools, path: HostPath, offload: CopyStream, completions: CompletionQueue, zero: bool = False
     ) -> None:
         self._pools = pools
         self._path = path
@@ -33,48 +33,44 @@ class Offloader:
         self._completions = completions
         self._zero = zero
 
+    @property
+    def broken(self) -> bool:
+        """Whether the offload stream has died: nothing can be saved any more."""
+        return self._offload.broken is not None
+
     def save(self, task: OffloadTask, after: Event) -> None:
-        """Start a task. `after` is the compute that wrote its pages."""
-        try:
-            job = _Job(self._pools, task)
-        except RuntimeError:
-            log.exception("no memory for a transient buffer; the user's new keys stay on the device only")
-            self._completions.put(Completion(task, failed=True))
-            return
+        """Start a task. `after` is the compute that wrote its pages. Never raises: what cannot start has failed."""
+        job = _Job(task)
         try:
             self._offload.wait(after)
-            self._offload.submit(job.guarded(job.gather))
-            self._path.save(job.buffer, self._pools.host, task.runs, self._offload, job.guarded)
-            self._path.settle(self._offload)
-            if self._zero:
-                self._offload.submit(job.guarded(partial(copies.zero_all, job.buffer)))
-            self._offload.submit(lambda: self._completions.put(Completion(task, job.failed)))
+            self._offload.submit(partial(self._run, job))
         except StreamBroken:
             log.error("the offload stream is gone; its user's new keys stay on the device only")
+            job.failed = True
+        self._offload.notify(partial(self._report, job))
 
-
-class _Job:
-    """A task and its transient buffer `[layers, pages, 2, heads, page_tokens, head_dim]`."""
-
-    def __init__(self, pools: Pools, task: OffloadTask) -> None:
-        device = pools.device
-        shape = (device.shape[0], len(task.held_pages), *device.shape[2:])
-        self.buffer = torch.empty(shape, dtype=device.dtype, device=device.device)
-        self.failed = False
-        self._device = device
-        self._pages = task.held_pages
-
-    def gather(self) -> None:
-        copies.gather_pages(self.buffer, self._device, self._pages)
-
-    def guarded(self, work: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            if self.failed:
-                return
+    def _run(self, job: _Job) -> None:
+        """On the offload stream, to which the transient buffer `[layers, pages, 2, heads, ...]` belongs."""
+        device, pages = self._pools.device, job.task.held_pages
+        try:
+            buffer = torch.empty(
+                (device.shape[0], len(pages), *device.shape[2:]), dtype=device.dtype, device=device.device
+            )
             try:
-                work()
-            except Exception:
-                log.exception("an offload failed; the user's new keys stay on the device only")
-                self.failed = True
+                copies.gather_pages(buffer, device, pages)
+                self._path.save(buffer, self._pools.host, job.task.runs, self._offload)
+            finally:
+                if self._zero:
+                    copies.zero_all(buffer)
+        except Exception:
+            log.exception("an offload failed; the user's new keys stay on the device only")
+            job.failed = True
 
-        return run
+    def _report(self, job: _Job, error: BaseException | None) -> None:
+        self._completions.put(Completion(job.task, job.failed or error is not None))
+
+
+@dataclass(eq=False)
+class _Job:
+    task: OffloadTask
+    failed: bool = False

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from mtserve_backend.cache.records import OnloadTask
 from mtserve_backend.kernels import copies
 from mtserve_backend.transfer.completions import Completion, CompletionQueue
-from mtserve_backend.transfer.paths import Guard, HostPath
+from mtserve_backend.transfer.paths import HostPath
 from mtserve_backend.transfer.pools import Pools
-from mtserve_backend.transfer.streams import Event, Stream, StreamBroken
+from mtserve_backend.transfer.streams import CopyStream, Event, StreamBroken
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class Onloader:
     """Submits loads to the onload stream and scatters to the scatter stream."""
 
     def __init__(
-        self, pools: Pools, path: HostPath, onload: Stream, scatter: Stream, completions: CompletionQueue
+        self, pools: Pools, path: HostPath, onload: CopyStream, scatter: CopyStream, completions: CompletionQueue
     ) -> None:
         self._device, self._host = pools.device.unbind(0), pools.host.unbind(1)
         self._path = path
@@ -65,15 +64,14 @@ class Onloader:
         try:
             if after is not None:
                 self._onload.wait(after)
-            guards = [partial(self._guarded, handle) for handle in handles]
             for layer in range(len(self._device)):
-                for task, guard in zip(tasks, guards, strict=True):
-                    self._load_layer(task, layer, guard)
+                self._onload.submit(partial(self._load_layer, handles, layer))
                 arrived = self._onload.record()
                 for handle in handles:
                     handle.layers.append(arrived)
         except StreamBroken:
-            self._give_up(handles)
+            for handle in handles:
+                handle.failed = True
         return handles
 
     def scatter(self, *handles: OnloadHandle) -> None:
@@ -84,51 +82,46 @@ class Onloader:
         try:
             for layer in range(len(self._device) if fresh else 0):
                 self._scatter_arrived([handle for handle in fresh if layer < len(handle.layers)], layer)
-            for handle in fresh:
-                self._scatter.submit(partial(self._report, handle))
         except StreamBroken:
             for handle in fresh:
                 handle.failed = True
+        if fresh:
+            self._scatter.notify(partial(self._scattered, fresh))
+
+    def _load_layer(self, handles: Sequence[OnloadHandle], layer: int) -> None:
+        for handle in handles:
+            load = partial(self._path.load, self._host[layer], self._device[layer], handle.task.runs, self._onload)
+            self._guarded(handle, load)
 
     def _scatter_arrived(self, handles: Sequence[OnloadHandle], layer: int) -> None:
         for arrived in dict.fromkeys(handle.layers[layer] for handle in handles):
             self._scatter.wait(arrived)
         staged = [handle for handle in handles if len(handle.task.staged)]
-
-        def work() -> None:
-            for handle in staged:
-                self._guarded(handle, partial(self._scatter_layer, handle.task, layer))()
-
         if staged:
-            self._scatter.submit(work)
+            self._scatter.submit(partial(self._scatter_layer, staged, layer))
 
-    def _report(self, handle: OnloadHandle) -> None:
-        self._completions.put(Completion(handle.task, handle.failed))
-
-    def _give_up(self, handles: Sequence[OnloadHandle]) -> None:
-        """A copying thread is gone, but what was submitted before may be at work: the report must wait for its end."""
+    def _scatter_layer(self, handles: Sequence[OnloadHandle], layer: int) -> None:
         for handle in handles:
-            handle.failed = True
-        with suppress(StreamBroken):
-            end = self._onload.record()
-            for handle in handles:
-                handle.layers.append(end)
+            task = handle.task
+            self._guarded(handle, partial(copies.scatter_pages, self._device[layer], task.staged, task.primary))
 
-    def _load_layer(self, task: OnloadTask, layer: int, guard: Guard) -> None:
-        self._path.load(self._host[layer], self._device[layer], task.runs, self._onload, guard)
+    def _scattered(self, handles: Sequence[OnloadHandle], error: BaseException | None) -> None:
+        """The scatter stream is through, which waited for the loads; if it died, the loads may still be at work."""
+        if error is None:
+            self._report(handles, None)
+        else:
+            self._onload.notify(lambda _: self._report(handles, error))
 
-    def _scatter_layer(self, task: OnloadTask, layer: int) -> None:
-        copies.scatter_pages(self._device[layer], task.staged, task.primary)
+    def _report(self, handles: Sequence[OnloadHandle], error: BaseException | None) -> None:
+        for handle in handles:
+            self._completions.put(Completion(handle.task, handle.failed or error is not None))
 
     @staticmethod
-    def _guarded(handle: OnloadHandle, work: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            if handle.failed:
-                return
-            try:
-                work()
-            except Exception:
-                log.exception("an onload failed; the user is recomputed")
-                handle.failed = True
-
-        return run
+    def _guarded(handle: OnloadHandle, work: Callable[[], None]) -> None:
+        if handle.failed:
+            return
+        try:
+            work()
+        except Exception:
+            log.exception("an onload failed; the user is recomputed")
+            handle.failed = True

@@ -1,7 +1,8 @@
 """Streams and events: ordered queues of work, and the points in them that others wait for.
 
 The protocol has CUDA's semantics and no more: work on one stream runs in order; work on two streams runs in any order
-unless an event says otherwise. On a CPU a stream is one worker thread, so a missing wait is a bug there too.
+unless an event says otherwise. On a CPU a stream is one worker thread, so a missing wait is a bug there too. CUDA's own
+streams are in `cuda_streams.py`. There work is *issued* by a thread and *done* by the device later; here both are one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,14 @@ class Event(Protocol):
     def wait(self, timeout_s: float | None) -> None:
         """Block the calling thread until it is reached; None: however long. Raises `WaitTimeout` or `StreamBroken`."""
         ...
+
+    def issued(self, timeout_s: float | None) -> None:
+        """As `wait`, but only until all work before it has been issued: what it returns or raises is known."""
+        ...
+
+
+# Called once: with None when all before is done, or with what keeps it from ever being done.
+Told: TypeAlias = "Callable[[BaseException | None], None]"
 
 
 class Stream(Protocol):
@@ -67,6 +76,22 @@ class Stream(Protocol):
         ...
 
 
+class CopyStream(Stream, Protocol):
+    """A stream with a thread of its own, for work that may block it and that nobody waits for."""
+
+    def mark(self) -> Event:
+        """For a work item of this stream: an event at this point of the item."""
+        ...
+
+    def notify(self, told: Told) -> None:
+        """Have `told` called when everything submitted so far is done, or can no longer be. Never raises.
+
+        `told` is called by the stream's thread; by the caller's if the stream is broken already. Either way nothing
+        that was submitted before runs any more.
+        """
+        ...
+
+
 class CpuEvent:
     """Reached, or failed, by the worker thread of the stream it was recorded on."""
 
@@ -80,6 +105,9 @@ class CpuEvent:
         return self._flag.is_set() and self._error is None
 
     def wait(self, timeout_s: float | None) -> None:
+        self.issued(timeout_s)
+
+    def issued(self, timeout_s: float | None) -> None:
         if not self._flag.wait(timeout_s):
             raise WaitTimeout(f"the {self._stream_name} stream did not reach an event within {timeout_s:g} s")
         if self._error is not None:
@@ -93,6 +121,19 @@ class CpuEvent:
         self._flag.set()
 
 
+class _Notice:
+    """A `Told` in the queue, reached or failed like an event."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+
+    def reached(self) -> None:
+        self._told(None)
+
+    def fail(self, error: BaseException) -> None:
+        self._told(error)
+
+
 class CpuStream:
     """One worker thread that runs closures in order."""
 
@@ -100,7 +141,7 @@ class CpuStream:
         self.name = name
         self.broken: BaseException | None = None
         self._wait_limit_s = wait_limit_s
-        self._work: queue.SimpleQueue[Callable[[], None] | CpuEvent | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], None] | CpuEvent | _Notice | None] = queue.SimpleQueue()
         self._gate = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"mtserve-{name}", daemon=True)
         self._thread.start()
@@ -117,9 +158,20 @@ class CpuStream:
         if event.done:
             return
         if threading.current_thread() is self._thread:
-            event.wait(self._wait_limit_s)
+            self._follow(event, self._wait_limit_s)
         else:
-            self._put(lambda: event.wait(None))
+            self._put(lambda: self._follow(event, None))
+
+    def mark(self) -> CpuEvent:
+        event = CpuEvent(self.name)
+        event.reached()
+        return event
+
+    def notify(self, told: Told) -> None:
+        try:
+            self._put(_Notice(told))
+        except StreamBroken as error:
+            told(error)
 
     def close(self, timeout_s: float) -> None:
         with self._gate:
@@ -130,7 +182,10 @@ class CpuStream:
         if self._thread.is_alive():
             raise WaitTimeout(f"the {self.name} stream did not finish its work within {timeout_s:g} s")
 
-    def _put(self, work: Callable[[], None] | CpuEvent) -> None:
+    def _follow(self, event: Event, timeout_s: float | None) -> None:
+        event.wait(timeout_s)
+
+    def _put(self, work: Callable[[], None] | CpuEvent | _Notice) -> None:
         # The gate keeps a submission from slipping in behind the last look of a dying worker, to wait there for ever.
         with self._gate:
             if self.broken is not None:
@@ -140,7 +195,7 @@ class CpuStream:
     def _run(self) -> None:
         try:
             while (work := self._work.get()) is not None:
-                if isinstance(work, CpuEvent):
+                if isinstance(work, (CpuEvent, _Notice)):
                     work.reached()
                 else:
                     work()
@@ -149,9 +204,12 @@ class CpuStream:
             self._fail_all(error)
 
     def _fail_all(self, error: BaseException) -> None:
+        left: list[CpuEvent | _Notice] = []
         with self._gate:
             self.broken = error
             while not self._work.empty():
                 work = self._work.get()
-                if isinstance(work, CpuEvent):
-                    work.fail(error)
+                if isinstance(work, (CpuEvent, _Notice)):
+                    left.append(work)
+        for waiting in left:
+            waiting.fail(error)
