@@ -57,7 +57,8 @@ class CacheManager:
         self.users: LRU[User, UserRecord] = LRU()
         self.tasks: set[OnloadTask | OffloadTask] = set()
         self.leased: set[UserRecord] = set()
-        self._held_back: dict[UserRecord, list[tuple[OnloadTask, bool]]] = {}
+        # Of each user whose lease is out: the loads that have ended since.
+        self._ended_loads: dict[UserRecord, list[tuple[OnloadTask, bool]]] = {}
         self.log_bytes = 0
         self.offloading_tokens = 0
         self._window_start = window_start
@@ -198,8 +199,8 @@ class CacheManager:
 
     def onload_done(self, task: OnloadTask, failed: bool) -> None:
         """No byte of the task moves any more. While the user's lease is out its pages stay as they are."""
-        if task.record in self.leased:
-            self._held_back.setdefault(task.record, []).append((task, failed))
+        if task.record in self._ended_loads:
+            self._ended_loads[task.record].append((task, failed))
             return
         if failed:
             self.onload_failed(task)
@@ -254,6 +255,7 @@ class CacheManager:
                 self.log_bytes += BYTES_PER_USER
             self.users.touch(record.user, record)
             self.log_bytes += record.log.size_bytes - before
+        self._ended_loads[record] = []
         length = comparison.total - comparison.base
         known = comparison.agreed - comparison.base
         return Lease(
@@ -353,7 +355,7 @@ class CacheManager:
     def _end_lease(self, record: UserRecord) -> None:
         self.leased.remove(record)
         self._unpin(record)
-        for task, failed in self._held_back.pop(record, ()):
+        for task, failed in self._ended_loads.pop(record, ()):
             self.onload_done(task, failed)
 
     def _unpin(self, record: UserRecord) -> None:

@@ -42,9 +42,8 @@ class Bench:
         self.onloader = Onloader(
             self.pools, self._path(host_memory, self.workers[:2], zero), self.onload, self.scatter, self.completions
         )
-        self.offloader = Offloader(
-            self.pools, self._path(host_memory, self.workers[2:], zero), self.offload, self.completions, zero
-        )
+        self.save_path = self._path(host_memory, self.workers[2:], zero)
+        self.offloader = Offloader(self.pools, self.save_path, self.offload, self.completions, zero)
         pages = torch.arange(self.pools.device.shape[1], dtype=torch.float32)
         self.pools.device.copy_(-(pages + 1)[None, :, None, None, None, None].expand_as(self.pools.device))
         for chunk in range(GEOMETRY.host_chunks):

@@ -27,9 +27,8 @@ from mtserve_backend.kernels import attention
 from mtserve_backend.models.hstu import HSTU
 from mtserve_backend.ranking import Code, RankAnswer, RequestError
 from mtserve_backend.service import RankingService
-from mtserve_backend.transfer import offload
 from tests.engine import worlds
-from tests.engine.test_batches import CANDIDATES, settle
+from tests.engine.test_batches import CANDIDATES, grown, settle
 from tests.engine.test_faults import burn, check, evicted_users
 from tests.races.test_transfer_orders import wait_until
 
@@ -76,43 +75,58 @@ def test_what_is_looked_up_is_not_evicted_before_it_is_loaded(
 
 
 def test_no_memory_for_a_transient_buffer_is_a_failed_offload(
-    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, folder = lively
     engine = start_engine(folder, device_cache="12 pages")
+    empty = torch.empty
 
-    def no_memory(*_: object, **__: object) -> torch.Tensor:
-        raise torch.OutOfMemoryError("tried to allocate")
+    def no_memory(*arguments: Any, **options: Any) -> torch.Tensor:
+        # Only the saving is starved: computing needs memory too.
+        if threading.current_thread().name == "mtserve-offload":
+            raise torch.OutOfMemoryError("tried to allocate")
+        return empty(*arguments, **options)
 
     rng = np.random.default_rng(3)
     histories = {user: worlds.random_history(rng, 32) for user in (1, 2)}
-    # Only the saving is starved: computing needs memory too.
-    monkeypatch.setattr(offload._Job, "__init__", no_memory)
+    monkeypatch.setattr(torch, "empty", no_memory)
     for user, history in histories.items():
         check(engine, model, {user: history})
-        engine.moves.take_in()
+        settle(engine)
     monkeypatch.undo()
-    settle(engine)
-    assert engine.manager.counters.offload_failures >= 2
+    assert engine.manager.counters.offload_failures == 1  # and no second attempt yet
+    assert "tried to allocate" in caplog.text
     check(engine, model, histories)
 
 
 # --- a background thread dies in silence -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["load-0", "save-0"])
-def test_a_dead_copying_thread_is_noticed_and_survived(lively: Lively, name: str) -> None:
+@pytest.mark.parametrize("name", ["load-0", "save-0", "onload", "scatter", "offload"])
+@pytest.mark.parametrize("at_work", [False, True])
+def test_a_dead_copying_thread_is_noticed_and_survived(lively: Lively, name: str, at_work: bool) -> None:
+    """It dies before the transfers are asked for or under them; either way their pins and quota come back."""
     model, folder = lively
     engine = worlds.engine(folder, device_cache="20 pages", transfer_timeout_s=0.2, host_memory="pageable")
     histories = evicted_users(engine, 3)
     (worker,) = (stream for stream in engine.streams.all() if stream.name == name)
+    release = threading.Event()
+    if at_work:
+        worker.submit(lambda: release.wait(30) and None)
     worker.submit(die)
-    wait_until(lambda: worker.broken is not None)
-    for _ in range(3):
+    if not at_work:
+        wait_until(lambda: worker.broken is not None)
+    for number in range(3):
         check(engine, model, histories)
+        histories = {user: grown(np.random.default_rng(number), history, 9) for user, history in histories.items()}
+        release.set()
+    wait_until(lambda: worker.broken is not None)
     assert engine.broken is not None
     assert name in engine.broken
+    settle(engine)
     engine.manager.check()
+    assert pins(engine) == 0
+    assert engine.manager.offloading_tokens == 0
     engine.close(5)
 
 

@@ -14,6 +14,7 @@ import torch
 
 from mtserve_backend.kernels import copies
 from mtserve_backend.kernels.layout import Segment
+from mtserve_backend.transfer.streams import CpuStream
 from mtserve_backend.transfer.view import CacheView, Placement
 from tests.races.bench import GRACE_S, KV, LAYERS, PAGE, Bench, hold, slots, slowed
 
@@ -168,8 +169,10 @@ def test_a_layer_waits_for_no_other_layer() -> None:
 
 
 @STAGED
-def test_nothing_is_reported_while_a_surviving_stream_still_copies(bench: Bench) -> None:
-    """One copying thread is dead, so the load fails; but the bus may be in the middle of what another one brought."""
+def test_nothing_is_reported_while_a_surviving_stream_still_copies(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One copying thread is dead, so the load fails; but another one may be in the middle of its part."""
     task = bench.load_task([2, 3], staged=[], in_place=[1, 2, 3, 4])
 
     def die() -> None:
@@ -177,23 +180,62 @@ def test_nothing_is_reported_while_a_surviving_stream_still_copies(bench: Bench)
 
     bench.workers[1].submit(die)
     wait_until(lambda: bench.workers[1].broken is not None)
-    with slowed(copies, "copy_pages") as copying:
-        bench.onload.submit(lambda: None)
-        original = bench.onload.submit
+    host_half, copying = copies.copy, []
 
-        def submit(work: Callable[[], None]) -> None:
-            original(work)
-            assert copying.wait(5), "the bus has begun before the second thread is asked"
+    def slow(target: torch.Tensor, source: torch.Tensor) -> None:
+        copying.append(source)
+        time.sleep(GRACE_S)
+        host_half(target, source)
+        copying.pop()
 
-        bench.onload.submit = submit  # type: ignore[method-assign]
-        (handle,) = bench.onloader.load([task], after=None)
-        bench.onload.submit = original  # type: ignore[method-assign]
-        assert handle.failed
-        bench.onloader.scatter(handle)
-        assert bench.completion().failed
-        before = bench.pools.device.clone()
-        time.sleep(2 * GRACE_S)
-        assert torch.equal(bench.pools.device, before), "a page was written after its task was over"
+    monkeypatch.setattr(copies, "copy", slow)
+    (handle,) = bench.onloader.load([task], after=None)
+    bench.onloader.scatter(handle)
+    assert bench.completion().failed
+    assert not copying, "a chunk was read after its task was over"
+
+
+@STAGED
+def test_a_staging_buffer_is_not_filled_again_before_the_device_has_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's bus goes on by itself: what is issued is done later, and `mark` says when."""
+    dma, copy_pages = CpuStream("dma", 10), copies.copy_pages
+
+    def issue(target: torch.Tensor, pages: np.ndarray, source: torch.Tensor) -> None:
+        hold(dma, 0.05)
+        dma.submit(lambda: copy_pages(target, pages, source))
+
+    monkeypatch.setattr(copies, "copy_pages", issue)
+    monkeypatch.setattr(bench.onload, "mark", dma.record)
+    task = bench.load_task([5, 6, 7], staged=[], in_place=[1, 2, 3, 4, 5, 6])
+    (handle,) = bench.onloader.load([task], after=None)
+    handle.layers[-1].wait(10)
+    dma.record().wait(10)
+    dma.close(10)
+    assert torch.equal(bench.pools.device[:, 1:7], bench.host_pages([5, 6, 7], 6))
+
+
+@STAGED
+def test_the_host_half_of_a_save_waits_for_the_device(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    dma, copy = CpuStream("dma", 10), copies.copy
+    buffers = {staging.pages.data_ptr() for staging in bench.save_path._stagings}
+
+    def issue(target: torch.Tensor, source: torch.Tensor) -> None:
+        if target.data_ptr() not in buffers:
+            copy(target, source)
+            return
+        hold(dma, 0.05)
+        dma.submit(lambda: copy(target, source))
+
+    monkeypatch.setattr(copies, "copy", issue)
+    monkeypatch.setattr(bench.offload, "mark", dma.record)
+    task = bench.save_task([1, 2, 3, 4], [0, 1])
+    expected = bench.pools.device[:, 1:5].clone()
+    bench.offloader.save(task, after=bench.compute.record())
+    assert not bench.completion().failed
+    dma.close(10)
+    assert torch.equal(bench.host_pages([0, 1], 4), expected)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -129,10 +129,9 @@ def test_a_layer_is_scattered_as_it_arrives(setting: Setting, gates: Gates) -> N
     class Way(DirectPath):
         """Straight, and counted: a scatter copies pages too, and must not be mistaken for a load."""
 
-        def load(self, source, layer, pages, bus, guard):  # type: ignore[no-untyped-def]
-            number = next(calls)
-            bus.submit(guard(lambda: load(number)))
-            super().load(source, layer, pages, bus, guard)
+        def load(self, host, layer, runs, bus):  # type: ignore[no-untyped-def]
+            load(next(calls))
+            super().load(host, layer, runs, bus)
 
     calls = count()
     onloader = Onloader(setting.pools, Way(), setting.onload, setting.scatter, setting.completions)
