@@ -30,6 +30,7 @@ WRONG = {
     "threads": ["-1", "1025"],
     "transfer_timeout_s": ["0", "-1", "soon"],
     "request_timeout_s": ["0", "x"],
+    "check_books": ["perhaps"],
 }
 
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mtserve_backend import moves
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.engine import Engine
 from mtserve_backend.ranking import Code, RankAnswer, RankRequest, RequestError
@@ -43,7 +44,7 @@ worlds_of_knobs = st.fixed_dictionaries(
         "host_memory": st.sampled_from(["pinned", "pageable"]),
         "zero_on_free": st.booleans(),
         "transfer_timeout_s": st.sampled_from([0.03, 0.5, 5.0]),
-        "offload_quota_tokens": st.sampled_from([8, 64, 10_000]),
+        "offload_quota_tokens": st.sampled_from([16, 64, 10_000]),
     }
 )
 weathers = st.builds(
@@ -67,18 +68,19 @@ def engine_of(knobs: dict[str, object]) -> Iterator[Engine]:
         host_cache=f"{knobs['host_chunks']} chunks",
         **{name: knobs[name] for name in ("host_memory", "zero_on_free", "transfer_timeout_s", "offload_quota_tokens")},
     )
+    pause, moves.SAVE_PAUSE_S = moves.SAVE_PAUSE_S, 0.02  # else one failure would be the last for a whole example
     try:
         yield engine
     finally:
+        moves.SAVE_PAUSE_S = pause
         engine.close(10)
 
 
 def run_through(knobs: dict[str, object], weather: Weather, rounds: int, dies: str | None, calm: bool = True) -> None:
-    """`dies` is a stream that is killed half way; then its transfers are never reported, and their pins stay."""
+    """`dies` is a stream that is killed half way; what its transfers hold comes back all the same."""
     rng = np.random.default_rng(weather.seed)
     histories = [worlds.random_history(rng, int(rng.integers(1, 40))) for _ in range(6)]
     with engine_of(knobs) as engine:
-        whole = dies not in {stream.name for stream in engine.streams.all()}
         with weather.over():
             for step in range(rounds):
                 if step == rounds // 2:
@@ -87,13 +89,11 @@ def run_through(knobs: dict[str, object], weather: Weather, rounds: int, dies: s
                 engine.manager.check()
                 if rng.random() < 0.3:
                     engine.idle()
-        if whole:
-            settle(engine)
-            for _ in range(2 if calm else 0):  # and the sun comes out: what is kept is right
-                serve_some(engine, histories, rng)
-    engine.moves.take_in()
-    engine.manager.check()
-    if whole:
+        settle(engine)
+        for _ in range(2 if calm else 0):  # and the sun comes out: what is kept is right
+            serve_some(engine, histories, rng)
+        settle(engine)
+        engine.manager.check()
         assert not engine.manager.tasks
         assert not any(record.pins for _, record in engine.manager.users.items())
         assert not engine.manager.offloading_tokens
