@@ -11,3 +11,5 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # With two teams of threads in a process (a thread that only loads weights makes one too), libgomp hardly spins at all,
 # and every product pays for a sleep. This keeps it at 1,000 turns.
 os.environ.setdefault("OMP_WAIT_POLICY", "ACTIVE")
+# Memory that grows and shrinks in place: the pools stay, slices of all sizes come and go, and nothing is left in holes.
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")

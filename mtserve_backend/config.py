@@ -60,6 +60,9 @@ class Config(BaseModel):
     unknown_items: Literal["error", "oov"] = Field(
         "error", description="an item ID outside the vocabulary is an error, or the model's out-of-vocabulary row"
     )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="of weights, states and products; on a CPU float32 is the fast one"
+    )
     threads: int = Field(0, ge=0, le=1024, description="processor threads for compute; 0: as many as there are cores")
     transfer_timeout_s: float = Field(
         2.0, gt=0, description="a load later than this is given up and the user recomputed"

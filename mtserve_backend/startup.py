@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,36 +19,36 @@ from mtserve_backend.cache.records import Geometry
 from mtserve_backend.config import Config, ConfigError
 from mtserve_backend.engine import Engine, Streams
 from mtserve_backend.kernels.layout import KVShape
+from mtserve_backend.kernels.warmup import warm_up
 from mtserve_backend.models import weights
 from mtserve_backend.models.contract import RankingModel, Reuse
+from mtserve_backend.models.hstu import HSTU
 from mtserve_backend.moves import Moves
 from mtserve_backend.sizes import Size
 from mtserve_backend.transfer.completions import CompletionQueue
+from mtserve_backend.transfer.cuda_streams import CudaStream, HostedCudaStream
 from mtserve_backend.transfer.offload import Offloader
 from mtserve_backend.transfer.onload import Onloader
 from mtserve_backend.transfer.paths import DirectPath, HostPath, StagedPath
 from mtserve_backend.transfer.pools import Pools
-from mtserve_backend.transfer.streams import CpuStream, Stream
+from mtserve_backend.transfer.streams import CopyStream, CpuStream, Stream, StreamBroken
 
 log = logging.getLogger(__name__)
 
 
 def build_engine(config: Config, model_folder: Path, device: torch.device | None = None) -> Engine:
-    """Raises `ConfigError`, `ModelConfigError`, `WeightsError` or `PoolError`."""
+    """On the CPU, or on the given GPU. Raises `ConfigError`, `ModelConfigError`, `WeightsError` or `PoolError`."""
     device = device or torch.device("cpu")
-    if device.type != "cpu":
-        raise ConfigError(
-            f"this release computes on the CPU; the instance asks for {device}: use instance kind KIND_CPU"
-        )
+    _take(device)
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
-    loaded = weights.load(model_folder, device)
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    loaded = weights.load(model_folder, device, dtype)
     model = loaded.model
     reuse, reason = model.declaration.reuse()
     mode = config.cache_mode if reuse is Reuse.EXACT else "recompute"
-    dtype = torch.float32
     geometry = plan_geometry(config, mode, model.kv_shape, dtype)
     pools = Pools.allocate(geometry, model.kv_shape, device, dtype, config.host_memory == "pinned")
-    streams = _streams(config)
+    streams = _streams(config, device, staged=not pools.pinned)
     completions = CompletionQueue()
     manager = CacheManager(
         geometry,
@@ -82,6 +83,16 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
         max_candidates=config.max_candidates,
         history_needed=model.scores_last_row,
     )
+    engine = Engine(
+        model=model,
+        admission=admission,
+        moves=moves,
+        pools=pools,
+        streams=streams,
+        pass_tokens=config.pass_tokens,
+        check_books=config.check_books,
+    )
+    _warm_up(engine, config, dtype, device)
     # What start-up made lives for ever; without this every full collection walks torch's modules once more.
     gc.collect()
     gc.freeze()
@@ -91,29 +102,49 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
     _log_environment(device)
     _log_pools(mode, geometry, pools)
     _log_workbench(model, config, dtype)
-    return Engine(
-        model=model,
-        admission=admission,
-        moves=moves,
-        pools=pools,
-        streams=streams,
-        pass_tokens=config.pass_tokens,
-        check_books=config.check_books,
-    )
+    if device.type == "cuda":
+        _log_device(model, pools, device)
+    return engine
 
 
-def _streams(config: Config) -> Streams:
-    def stream(name: str) -> CpuStream:
-        return CpuStream(name, config.transfer_timeout_s)
+def _take(device: torch.device) -> None:
+    """Make sure of the device, and make it this thread's. Raises `ConfigError`."""
+    if device.type == "cpu":
+        return
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"the instance asks for {device}, and torch {torch.__version__} sees no GPU here: use instance kind "
+            "KIND_CPU, or a torch built for CUDA and a driver that fits it"
+        )
+    if (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"the instance asks for {device}, and there are {torch.cuda.device_count()} GPUs")
+    torch.cuda.set_device(device)
 
-    count = config.copy_workers if config.host_memory == "pageable" else 0
+
+def _warm_up(engine: Engine, config: Config, dtype: torch.dtype, device: torch.device) -> None:
+    """Compile what requests will need. Raises `ConfigError` for what the kernels do not take."""
+    if device.type == "cpu":
+        return
+    try:
+        engine.streams.compute.submit(partial(warm_up, engine.model.kv_shape, config.page_tokens, dtype, device))
+    except StreamBroken as error:
+        raise ConfigError(f"the kernels cannot run this model on {device}: {error.__cause__}") from error
+
+
+def _streams(config: Config, device: torch.device, staged: bool) -> Streams:
+    limit = config.transfer_timeout_s
+
+    def copying(name: str) -> CopyStream:
+        return CpuStream(name, limit) if device.type == "cpu" else HostedCudaStream(name, device, limit)
+
+    count = config.copy_workers if staged else 0
     return Streams(
-        compute=stream("compute"),
-        onload=stream("onload"),
-        scatter=stream("scatter"),
-        offload=stream("offload"),
-        load_workers=tuple(stream(f"load-{number}") for number in range(count)),
-        save_workers=tuple(stream(f"save-{number}") for number in range(count)),
+        compute=CpuStream("compute", limit) if device.type == "cpu" else CudaStream("compute", device, limit),
+        onload=copying("onload"),
+        scatter=copying("scatter"),
+        offload=copying("offload"),
+        load_workers=tuple(CpuStream(f"load-{number}", limit) for number in range(count)),
+        save_workers=tuple(CpuStream(f"save-{number}", limit) for number in range(count)),
     )
 
 
@@ -184,4 +215,15 @@ def _log_pools(mode: str, geometry: Geometry, pools: Pools) -> None:
         geometry.device_pages, geometry.device_pages * geometry.page_tokens, geometry.device_pages * page_bytes,
         geometry.onload_pages, geometry.onload_pages * geometry.page_tokens, geometry.onload_pages * page_bytes,
         geometry.host_chunks, geometry.host_chunks * geometry.chunk_tokens, pools.host_bytes,
+    )  # fmt: skip
+
+
+def _log_device(model: HSTU, pools: Pools, device: torch.device) -> None:
+    """The breakdown of the paper's Appendix C, beside what the device says."""
+    free, total = torch.cuda.mem_get_info(device)
+    weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    log.info(
+        "%s (%s): pools %d bytes, weights %d bytes, torch holds %d bytes, free %d of %d bytes; host cache %s",
+        device, torch.cuda.get_device_name(device), pools.device_bytes, weight_bytes,
+        torch.cuda.memory_reserved(device), free, total, "page-locked" if pools.pinned else "pageable",
     )  # fmt: skip

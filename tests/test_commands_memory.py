@@ -11,7 +11,7 @@ TOKEN = 32768
 
 
 def test_bytes_of_a_token() -> None:
-    assert token_bytes(MODEL) == TOKEN
+    assert token_bytes(MODEL, "float32") == TOKEN == 2 * token_bytes(MODEL, "bfloat16")
 
 
 @pytest.mark.parametrize(

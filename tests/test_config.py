@@ -27,6 +27,7 @@ WRONG = {
     "max_events": ["0"],
     "zero_on_free": ["perhaps"],
     "unknown_items": ["ignore"],
+    "dtype": ["fp8", "bf16"],
     "threads": ["-1", "1025"],
     "transfer_timeout_s": ["0", "-1", "soon"],
     "request_timeout_s": ["0", "x"],

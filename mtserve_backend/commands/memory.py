@@ -7,17 +7,17 @@ from mtserve_backend.config import Config
 from mtserve_backend.models.config import HSTUConfig
 from mtserve_backend.sizes import Size
 
-_BYTES_PER_NUMBER = 4
+_BYTES_PER_NUMBER = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def token_bytes(model: HSTUConfig) -> int:
+def token_bytes(model: HSTUConfig, dtype: str) -> int:
     """What the state of one history token takes: a key and a value of every head of every layer."""
-    return 2 * model.layers * model.heads * model.head_dim * _BYTES_PER_NUMBER
+    return 2 * model.layers * model.heads * model.head_dim * _BYTES_PER_NUMBER[dtype]
 
 
 def pool_bytes(knobs: Config, model: HSTUConfig, on_gpu: bool) -> int:
     """Host memory that one model's pools take. On a GPU the device's pools are elsewhere."""
-    token = token_bytes(model)
+    token = token_bytes(model, knobs.dtype)
 
     def pool(size: str, slot_tokens: int) -> int:
         slots = Size.parse(size).slots(slot_tokens, knobs.page_tokens, knobs.chunk_tokens, token)

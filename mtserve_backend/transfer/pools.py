@@ -9,6 +9,7 @@ import torch
 
 from mtserve_backend.cache.records import Geometry
 from mtserve_backend.kernels.layout import KVShape
+from mtserve_backend.transfer.pinning import CudaRegistrar, page_lock
 
 
 class PoolError(MemoryError):
@@ -25,29 +26,35 @@ class Pools:
 
     device: torch.Tensor
     host: torch.Tensor
+    pinned: bool
 
     @classmethod
     def allocate(
         cls, geometry: Geometry, kv: KVShape, device: torch.device, dtype: torch.dtype, pinned: bool = True
     ) -> Pools:
-        """With `pinned` the host pool is page-locked where there is a bus to cross. Raises `PoolError`."""
+        """With `pinned` the host pool is page-locked where there is a bus to cross; `.pinned` says whether it could be.
+
+        Raises `PoolError`.
+        """
         page = (2, kv.heads, geometry.page_tokens, kv.head_dim)
         device_shape = (kv.layers, geometry.device_pages + geometry.onload_pages, *page)
         host_shape = (geometry.host_chunks, kv.layers, geometry.chunk_pages, *page)
-        wanted = {"host_cache": _bytes(host_shape, dtype)}
+        on_host = {"host_cache": _bytes(host_shape, dtype)}
+        on_device = {"device_cache + onload_buffer": _bytes(device_shape, dtype)}
         if device.type == "cpu":
-            wanted["device_cache + onload_buffer"] = _bytes(device_shape, dtype)
-        available = _available_memory()
-        if available is not None and sum(wanted.values()) > available:
-            asked = ", ".join(f"{name} {size / 2**20:,.0f} MiB" for name, size in wanted.items())
-            raise PoolError(f"the pools do not fit into memory: {asked}; available {available / 2**20:,.0f} MiB")
+            _check_room("memory", {**on_device, **on_host}, _available_memory())
+        else:
+            _check_room("memory", on_host, _available_memory())
+            _check_room(f"the memory of {device}", on_device, torch.cuda.mem_get_info(device)[0])
         try:
             # Written once, so that memory that cannot be had is missed at start-up and not on a user's request.
-            return cls(
-                torch.zeros(device_shape, dtype=dtype, device=device).fill_(0), _host(host_shape, dtype, device, pinned)
-            )
+            on_it = torch.zeros(device_shape, dtype=dtype, device=device).fill_(0)
+            host = torch.zeros(host_shape, dtype=dtype).fill_(0)
         except RuntimeError as error:
             raise PoolError(f"the pools could not be allocated: {error}") from error
+        if device.type == "cuda" and pinned:
+            pinned = page_lock(host, CudaRegistrar())
+        return cls(on_it, host, pinned)
 
     @property
     def device_bytes(self) -> int:
@@ -60,11 +67,16 @@ class Pools:
     def staging(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Two page-locked buffers of one layer of a chunk each."""
         shape, device = tuple(self.host.shape[2:]), self.device.device
-        return _host(shape, self.host.dtype, device, True), _host(shape, self.host.dtype, device, True)
+        first, second = (
+            torch.zeros(shape, dtype=self.host.dtype, pin_memory=device.type == "cuda").fill_(0) for _ in range(2)
+        )
+        return first, second
 
 
-def _host(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, pinned: bool) -> torch.Tensor:
-    return torch.zeros(shape, dtype=dtype, pin_memory=pinned and device.type == "cuda").fill_(0)
+def _check_room(where: str, wanted: dict[str, int], available: int | None) -> None:
+    if available is not None and sum(wanted.values()) > available:
+        asked = ", ".join(f"{name} {size / 2**20:,.0f} MiB" for name, size in wanted.items())
+        raise PoolError(f"the pools do not fit into {where}: {asked}; available {available / 2**20:,.0f} MiB")
 
 
 def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
