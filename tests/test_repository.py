@@ -62,7 +62,7 @@ def test_the_gpu_variant_differs_as_its_heading_says(tmp_path: Path) -> None:
     assert (cpu.on_gpu, gpu.on_gpu) == (False, True)
     assert cpu.parameters.keys() == gpu.parameters.keys()
     differing = {key for key in cpu.parameters if cpu.parameters[key] != gpu.parameters[key]}
-    assert differing == {"page_tokens", "device_cache", "onload_buffer", "host_cache"}
+    assert differing == {"page_tokens", "dtype", "device_cache", "onload_buffer", "host_cache"}
     cpu_config, gpu_config = parse(SHIPPED / "config.pbtxt"), parse(SHIPPED / "configs" / "gpu.pbtxt")
     assert [list(group.gpus) for group in gpu_config.instance_group] == [[0]]
     for config in (cpu_config, gpu_config):
