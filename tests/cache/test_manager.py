@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from mtserve_backend.cache.audit import AuditError
 from mtserve_backend.cache.history import BYTES_PER_TOKEN
 from mtserve_backend.cache.manager import CacheManager, PinError
 from mtserve_backend.cache.records import (
@@ -21,6 +23,7 @@ from mtserve_backend.cache.records import (
     UserRecord,
     Visit,
 )
+from mtserve_backend.cache.slots import SlotError
 from tests.cache.shadow import tokens_of
 
 PAGE = 4
@@ -402,6 +405,16 @@ def test_over_the_quota_saving_is_refused_counted_and_tried_later(quota: int, pl
     assert len(cache.plan_offloads()) == min(3 - planned, planned)
 
 
+def test_a_tail_that_the_quota_cannot_take_whole_is_saved_as_far_as_a_chunk() -> None:
+    cache = manager(device=3, quota=CHUNK)
+    visit(cache, 1, CHUNK + 2)
+    (task,) = cache.plan_tail_flushes()
+    assert (task.start, task.stop) == (0, CHUNK)
+    cache.offload_done(task, failed=False)
+    (task,) = cache.plan_tail_flushes()
+    assert (task.start, task.stop) == (CHUNK, CHUNK + 2)
+
+
 def test_who_waits_longest_is_saved_first_however_often_others_come_back() -> None:
     cache = manager(quota=CHUNK)
     for user in ("a", "b", "c"):
@@ -462,6 +475,60 @@ def test_as_many_chunks_as_the_host_has_room_for() -> None:
 
 
 # --- books ------------------------------------------------------------------------------------------
+
+
+def test_a_user_has_one_request_at_a_time() -> None:
+    cache = manager()
+    visit(cache, "u", 5)
+    look_up = cache.look_up(history(6))
+    with pytest.raises(PinError, match="under way"):
+        cache.look_up(history(7))
+    cache.forgo(look_up)
+    cache.forgo(cache.look_up(history(7)))
+    cache.check()
+
+
+def test_a_load_that_ends_under_a_lease_is_taken_in_after_it() -> None:
+    """The lease's pages are those it reads: swapped under it, they could be handed to somebody else."""
+    cache = manager()
+    visit(cache, 1, CHUNK)
+    save(cache)
+    evict(cache)
+    held = lease(cache, 1, CHUNK)
+    assert held.onload is not None
+    assert held.pages is not None
+    cache.onload_done(held.onload, failed=False)
+    assert np.array_equal(record(cache, 1).pages, held.pages)
+    assert cache.tasks == {held.onload}
+    cache.check()
+    cache.commit(held)
+    assert not cache.tasks
+    assert cache.tiers.onload.used == 0
+    assert (record(cache, 1).pages < cache.geometry.device_pages).all()
+    cache.check()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda cache: setattr(cache.counters, "device_gained", 3),
+        lambda cache: setattr(cache, "log_bytes", 1),
+        lambda cache: setattr(cache, "offloading_tokens", 1),
+        lambda cache: setattr(record(cache, 1), "pins", 1),
+        lambda cache: setattr(record(cache, 1), "host_length", 1),
+        lambda cache: cache.tiers.on_device.discard(1),
+        lambda cache: cache.tiers.primary.allocate(1),
+        lambda cache: cache.leased.add(record(cache, 1)),
+    ],
+)
+def test_check_notices_what_is_wrong(spoil: Callable[[CacheManager], object]) -> None:
+    cache = manager()
+    visit(cache, 1, CHUNK + 1)
+    save(cache)
+    cache.check()
+    spoil(cache)
+    with pytest.raises((AuditError, SlotError)):
+        cache.check()
 
 
 def test_a_pin_is_given_back_once() -> None:

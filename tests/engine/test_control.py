@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.engine import Engine
+from mtserve_backend.kernels import copies
 from mtserve_backend.models.hstu import HSTU
 from mtserve_backend.ranking import Code, RankAnswer, RankRequest, RequestError
 from tests.engine import worlds
@@ -52,6 +54,31 @@ def test_nothing_of_a_forgotten_user_remains(lively: Lively, start_engine: Start
     (outcome,) = engine.serve([worlds.request(1, histories[1], CANDIDATES)])
     answer = worlds.assert_scores(outcome, worlds.reference(model, histories[1], CANDIDATES))
     assert answer.cache.new == 33
+
+
+@pytest.mark.parametrize("host_memory", ["pinned", "pageable"])
+@pytest.mark.parametrize("call", range(8))
+def test_nothing_remains_of_a_transfer_that_failed(
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch, host_memory: str, call: int
+) -> None:
+    """Neither in the chunks it had written before, nor in the buffers it went through."""
+    _, folder = lively
+    engine = start_engine(folder, zero_on_free=True, host_memory=host_memory)
+    copy, calls, buffers = copies.copy, count(), []
+
+    def failing(target: torch.Tensor, source: torch.Tensor) -> None:
+        buffers.extend((target, source))
+        copy(target, source)
+        if next(calls) >= call:
+            raise OSError("the bus is on fire")
+
+    monkeypatch.setattr(copies, "copy", failing)
+    engine.serve([worlds.request(1, worlds.random_history(np.random.default_rng(1), 16), CANDIDATES)])
+    settle(engine)
+    assert engine.manager.counters.offload_failures == 1
+    engine.serve([FORGET])
+    assert not any(torch.count_nonzero(buffer) for buffer in buffers)
+    assert torch.count_nonzero(engine._pools.host) == 0
 
 
 def test_forgetting_waits_for_the_copies_that_are_under_way(lively: Lively, start_engine: StartEngine) -> None:

@@ -19,6 +19,7 @@ from mtserve_backend.kernels import copies
 from mtserve_backend.models.contract import Attention
 from mtserve_backend.models.hstu import HSTU
 from mtserve_backend.ranking import Code, RankAnswer, RequestError
+from mtserve_backend.service import RankingService
 from mtserve_backend.transfer import offload
 from tests.engine import worlds
 from tests.engine.test_batches import CANDIDATES, grown, settle
@@ -186,6 +187,34 @@ def test_a_failed_offload_loses_no_score(
     idle_for(engine, 2 * moves.SAVE_PAUSE_S)
     assert engine.manager.counters.on_host == 32
     check(engine, model, histories)
+
+
+def test_a_retry_counts_as_new_what_was_new(
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder = lively
+    engine = start_engine(folder, device_cache="20 pages", check_books=True)
+    histories = evicted_users(engine, 3)
+    grown_history = grown(np.random.default_rng(9), histories[1], 5)
+    monkeypatch.setattr(copies, "copy_pages", lambda *_: burn())
+    (answer,) = check(engine, model, {1: grown_history})
+    monkeypatch.undo()
+    assert engine.manager.counters.onload_failures == 1
+    assert (answer.cache.device, answer.cache.host) == (0, 0)
+    assert (answer.cache.recomputed, answer.cache.new) == (32, 5)
+
+
+def test_wrong_books_end_the_service_when_they_are_checked(lively: Lively) -> None:
+    _, folder = lively
+    history = worlds.random_history(np.random.default_rng(10), 9)
+    for checked in (False, True):
+        service = RankingService(worlds.engine(folder, check_books=checked), request_timeout_s=30)
+        service.engine.manager.counters.device_gained += 1
+        (outcome,) = service.rank([worlds.request(1, history, CANDIDATES)])
+        assert isinstance(outcome, RequestError) == checked
+        if checked:
+            assert "tokens on the device" in str(outcome)
+        service.close(5)
 
 
 def idle_for(engine: Engine, seconds: float) -> None:

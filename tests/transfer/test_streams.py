@@ -304,6 +304,38 @@ def test_close_is_bounded_with_work_in_flight(start: Start, gates: Gates) -> Non
     assert time.monotonic() - begin < PATIENCE_S / 2
 
 
+def test_notice_is_given_when_all_before_is_done(start: Start, gates: Gates) -> None:
+    stream, gate, told = start(), gates(), []
+    held(stream, gate)
+    stream.submit(lambda: told.append("work"))
+    stream.notify(told.append)
+    assert not told
+    gate.set()
+    stream.record().wait(PATIENCE_S)
+    assert told == ["work", None]
+
+
+def test_notice_is_given_when_the_stream_dies_or_is_dead(start: Start, gates: Gates) -> None:
+    stream, gate, told = start(), gates(), []
+    held(stream, gate)
+    broken_by(stream, OSError("gone"))
+    stream.submit(lambda: told.append("never"))
+    stream.notify(told.append)
+    gate.set()
+    wait_until(lambda: bool(told))
+    stream.notify(told.append)
+    assert len(told) == 2
+    assert all(isinstance(error, (OSError, StreamBroken)) for error in told)
+
+
+def test_a_mark_is_a_point_of_the_item_that_makes_it(start: Start) -> None:
+    stream, marks = start(), []
+    stream.submit(lambda: marks.append(stream.mark()))
+    stream.record().wait(PATIENCE_S)
+    marks[0].wait(PATIENCE_S)
+    assert marks[0].done
+
+
 def test_a_broken_stream_can_be_closed(start: Start) -> None:
     stream = start()
     broken_by(stream, OSError())
