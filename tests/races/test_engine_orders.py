@@ -17,6 +17,7 @@ from mtserve_backend.engine import Engine
 from mtserve_backend.kernels import copies
 from mtserve_backend.models.hstu import HSTU
 from mtserve_backend.ranking import RankAnswer, RankRequest
+from mtserve_backend.transfer.streams import CpuStream
 from tests.engine import worlds
 from tests.engine.test_batches import CANDIDATES, grown, settle
 from tests.engine.test_faults import check, evicted_users
@@ -162,3 +163,38 @@ def test_answers_are_taken_when_they_are_computed(lively: Lively, start_engine: 
         hold(engine.streams.compute, 0.05)  # type: ignore[arg-type]
         history = grown(rng, history, 3)
         check(engine, model, {1: history})
+
+
+def test_scores_are_read_when_the_device_has_them(
+    lively: Lively, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the copy of the scores is issued and goes on by itself; an event of the compute stream says when."""
+    model, folder = lively
+    engine = start_engine(folder)
+    dma, record = CpuStream("dma", 10), engine.streams.compute.record
+
+    def issue(scores: torch.Tensor) -> torch.Tensor:
+        arriving = torch.full_like(scores, torch.nan)
+        hold(dma, 0.05)
+        dma.submit(lambda: np.copyto(arriving.numpy(), scores.numpy()))
+        return arriving
+
+    class Behind:
+        """Issued when the stream has come so far, done when the copies have."""
+
+        def __init__(self) -> None:
+            self._issued = record()
+
+        def issued(self, timeout_s: float | None) -> None:
+            self._issued.wait(timeout_s)
+
+        def wait(self, timeout_s: float | None) -> None:
+            self._issued.wait(timeout_s)
+            dma.record().wait(timeout_s)
+
+    monkeypatch.setattr(copies, "to_host", issue)
+    monkeypatch.setattr(engine.streams.compute, "record", Behind)
+    monkeypatch.setattr(engine.moves, "save", lambda plan: None)
+    histories = {user: worlds.random_history(np.random.default_rng(user), 10) for user in (1, 2)}
+    check(engine, model, histories)
+    dma.close(10)

@@ -195,11 +195,12 @@ def test_nothing_is_reported_while_a_surviving_stream_still_copies(
     assert not copying, "a chunk was read after its task was over"
 
 
-@STAGED
-def test_a_staging_buffer_is_not_filled_again_before_the_device_has_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_staging_buffer_is_not_written_again_before_the_device_has_it(
+    zero: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU's bus goes on by itself: what is issued is done later, and `mark` says when."""
+    bench = Bench("pageable", zero)
     dma, copy_pages = CpuStream("dma", 10), copies.copy_pages
 
     def issue(target: torch.Tensor, pages: np.ndarray, source: torch.Tensor) -> None:
@@ -213,6 +214,7 @@ def test_a_staging_buffer_is_not_filled_again_before_the_device_has_it(
     handle.layers[-1].wait(10)
     dma.record().wait(10)
     dma.close(10)
+    bench.close()
     assert torch.equal(bench.pools.device[:, 1:7], bench.host_pages([5, 6, 7], 6))
 
 

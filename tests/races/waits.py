@@ -16,7 +16,7 @@ ROOMS = (
 )  # fmt: skip
 
 # An event that has been reached already: whoever is handed it does not wait.
-REACHED = 'type("Reached", (), {"done": True, "wait": lambda self, timeout_s: None})()'
+REACHED = 'type("Reached", (), {"done": True, **dict.fromkeys(("wait", "issued"), lambda self, timeout_s: None)})()'
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,17 @@ def _orderings(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
 def _kind(node: ast.Call) -> str | None:
     text = ast.unparse(node)
     if isinstance(node.func, ast.Attribute):
-        if node.func.attr == "wait" and "_completions" not in text:
+        if node.func.attr in ("wait", "issued") and "_completions" not in text:
+            return "wait"
+        # A worker's copy is waited for by whoever asks for its result.
+        if node.func.attr == "result" and "copy" in text:
             return "wait"
         # An event made for somebody else; one that is waited for on the spot goes with its wait.
         if text == "self._compute.record()":
             return "event"
         if node.func.attr == "zero_freed":
             return "zero"
-    # A result of nothing, called for only to wait for the stream.
-    return "wait" if text == "self._submit(lambda: None)()" else None
+    return None
 
 
 class _Replace(ast.NodeTransformer):
