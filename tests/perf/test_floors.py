@@ -1,0 +1,63 @@
+"""The paper calculation, against one done by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mtserve_backend.models.config import HSTUConfig
+from perf.floors import Device, Request, Stage, floor, main, stages
+
+# One layer of two heads of 3: inner 6; hidden 5. A token's state is 12 values, 24 bytes.
+TINY = HSTUConfig(layers=1, heads=2, head_dim=3, hidden=5, items=9, actions=2, max_history=99, tasks=("x",))
+REQUEST = Request(history=10, new=2, candidates=3)
+
+
+def by_name(way: str, batch: int = 1) -> dict[str, Stage]:
+    request = Request(REQUEST.history, REQUEST.new, REQUEST.candidates, batch)
+    return {stage.name: stage for stage in stages(TINY, request, way)}
+
+
+def test_a_device_hit_by_hand() -> None:
+    found = by_name("device hit")
+    # 5 rows, 5 x 24 weights.
+    assert found["projections"] == Stage("projections", 2 * 5 * 5 * 24, 2 * (5 * 24 + 5 * (5 + 24)))
+    # New rows see 11 and 12 keys, candidates 12 and themselves.
+    assert found["attention"].operations == 4 * 6 * (11 + 12 + 3 * 13)
+    assert found["attention"].moved == 12 * 24 + 5 * 2 * 6 * 2
+    assert found["output"].operations == 2 * 5 * 6 * 5
+    assert found["append"].moved == 2 * 2 * 24
+    assert found["offload, behind"].linked == 2 * 24
+    assert "onload" not in found
+
+
+def test_a_recompute_by_hand() -> None:
+    found = by_name("recompute")
+    assert found["attention"].operations == 4 * 6 * (12 * 13 // 2 + 3 * 13)
+    assert found["projections"].operations == 2 * 15 * 5 * 24
+
+
+def test_a_host_hit_moves_the_history_over_the_link() -> None:
+    found = by_name("host hit", batch=4)
+    assert found["onload"].linked == 4 * 10 * 24
+    assert found["scatter, behind"].moved == 2 * 4 * 10 * 24
+    device = Device("slow link", 1e12, 1e12, 1e3)
+    assert floor(list(found.values()), device) == pytest.approx(0.96)
+
+
+def test_a_batch_reads_the_weights_once() -> None:
+    one, four = by_name("device hit"), by_name("device hit", batch=4)
+    weights = 2 * 5 * 24
+    assert four["projections"].moved - weights == 4 * (one["projections"].moved - weights)
+    assert four["attention"].operations == 4 * one["attention"].operations
+
+
+def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--batches", "2", "--json", str(tmp_path / "floors.json")]) == 0
+    assert "| 2 | host hit | onload |" in capsys.readouterr().out
+    written = json.loads((tmp_path / "floors.json").read_text())
+    assert written["batch 2, recompute"]["floor_s"]
+    with pytest.raises(SystemExit):
+        main(["--batches", "0"])
