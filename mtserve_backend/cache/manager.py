@@ -205,7 +205,7 @@ class CacheManager:
         if failed:
             self.onload_failed(task)
         else:
-            self.counters.pages_onloaded += task.page_count
+            self.counters.pages_onloaded += len(task.pages)
             self.counters.pages_scattered += len(task.staged)
         record = task.record
         if record.onload is task:
@@ -286,7 +286,8 @@ class CacheManager:
         record.onload = OnloadTask(
             record=record,
             tokens=tokens,
-            runs=runs_of(record.chunks, record.pages[:loaded], 0, self.geometry.chunk_pages),
+            pages=record.pages[:loaded].copy(),
+            chunk_pages=self.geometry.chunk_pages,
             staged=staged,
             primary=primary[:count],
             held_pages=concatenate(staged, primary[:loaded]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -65,20 +66,21 @@ class PageRun(NamedTuple):
 
 @dataclass(eq=False)
 class OnloadTask:
-    """Load `runs` from the host; then copy onload-buffer pages `staged` to primary pages `primary`, one to one."""
+    """Load pages 0 ... of `held_chunks` into `pages`; then copy pages `staged`, the first of them, to `primary`."""
 
     record: UserRecord
     tokens: int
-    runs: list[PageRun]
+    pages: Slots
+    chunk_pages: int
     staged: Slots
     primary: Slots
     held_pages: Slots
     held_chunks: Slots
 
-    @property
-    def page_count(self) -> int:
-        """Pages loaded."""
-        return sum(len(run.pages) for run in self.runs)
+    @cached_property
+    def runs(self) -> list[PageRun]:
+        """What is copied. Worked out by who copies: the engine's thread has a request to answer."""
+        return runs_of(self.held_chunks, self.pages, 0, self.chunk_pages)
 
 
 @dataclass(eq=False)

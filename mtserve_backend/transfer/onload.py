@@ -90,8 +90,10 @@ class Onloader:
 
     def _load_layer(self, handles: Sequence[OnloadHandle], layer: int) -> None:
         for handle in handles:
-            load = partial(self._path.load, self._host[layer], self._device[layer], handle.task.runs, self._onload)
-            self._guarded(handle, load)
+            self._guarded(handle, partial(self._load_task, handle.task, layer))
+
+    def _load_task(self, task: OnloadTask, layer: int) -> None:
+        self._path.load(self._host[layer], self._device[layer], task.runs, self._onload)
 
     def _scatter_arrived(self, handles: Sequence[OnloadHandle], layer: int) -> None:
         for arrived in dict.fromkeys(handle.layers[layer] for handle in handles):

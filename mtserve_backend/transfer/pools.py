@@ -42,7 +42,7 @@ class Pools:
         on_host = {"host_cache": _bytes(host_shape, dtype)}
         on_device = {"device_cache + onload_buffer": _bytes(device_shape, dtype)}
         if device.type == "cpu":
-            _check_room("memory", {**on_device, **on_host}, _available_memory())
+            _check_room("memory", {**on_host, **on_device}, _available_memory())
         else:
             _check_room("memory", on_host, _available_memory())
             _check_room(f"the memory of {device}", on_device, torch.cuda.mem_get_info(device)[0])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mtserve_backend.cache.history import TokenLog
-from mtserve_backend.cache.records import Geometry, OnloadTask, PageRun, UserRecord, runs_of
+from mtserve_backend.cache.records import Geometry, OnloadTask, UserRecord, runs_of
 from mtserve_backend.kernels.layout import KVShape
 from mtserve_backend.transfer.completions import CompletionQueue
 from mtserve_backend.transfer.onload import Onloader
@@ -36,7 +36,8 @@ def task(user: int, chunk: int, page: int, staged: int | None) -> OnloadTask:
     return OnloadTask(
         record=UserRecord(user, TokenLog()),
         tokens=4,
-        runs=[PageRun(chunk, 0, pages)],
+        pages=pages,
+        chunk_pages=1,
         staged=through,
         primary=primary[: len(through)],
         held_pages=primary,

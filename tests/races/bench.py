@@ -67,7 +67,8 @@ class Bench:
         return OnloadTask(
             record=UserRecord("user", TokenLog()),
             tokens=len(read) * PAGE,
-            runs=runs_of(slots(chunks), read, 0, CHUNK_PAGES),
+            pages=read,
+            chunk_pages=CHUNK_PAGES,
             staged=slots(staged),
             primary=primary,
             held_pages=read,

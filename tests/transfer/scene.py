@@ -53,7 +53,8 @@ def onload(chunks: Sequence[int], pages: int, staged: Sequence[int], primary: Se
     return OnloadTask(
         record=UserRecord("u", TokenLog()),
         tokens=pages * GEOMETRY.page_tokens,
-        runs=runs_of(slots(*chunks), targets, 0, GEOMETRY.chunk_pages),
+        pages=targets,
+        chunk_pages=GEOMETRY.chunk_pages,
         staged=slots(*staged),
         primary=slots(*primary[:count]),
         held_pages=slots(*staged, *primary),
