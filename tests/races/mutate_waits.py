@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.races import waits
@@ -67,14 +68,19 @@ def row(wait: waits.Wait, killed_by: list[str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="only orderings whose source or place holds this; writes no page")
-    only = parser.parse_args().only
+    parser.add_argument(
+        "--jobs", type=int, default=2, metavar="N", help="at a time (2): the tests sleep most of theirs"
+    )
+    arguments = parser.parse_args()
+    only = arguments.only
     if already := killers(None):
         sys.stderr.write(f"these fail with every ordering in place: {', '.join(already)}\n")
         return 1
     rows, unnoticed = [], 0
-    for wait in waits.find(ROOT / "mtserve_backend"):
-        if only in f"{wait.file} {wait.function} {wait.text}":
-            killed_by = killers(wait)
+    every = waits.find(ROOT / "mtserve_backend")
+    wanted = [wait for wait in every if only in f"{wait.file} {wait.function} {wait.text}"]
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for wait, killed_by in zip(wanted, pool.map(killers, wanted), strict=True):
             unnoticed += not killed_by
             rows.append(row(wait, killed_by))
             sys.stdout.write(rows[-1] + "\n")

@@ -130,6 +130,23 @@ def test_a_save_is_reported_when_every_copying_thread_is_done(bench: Bench, late
         assert torch.equal(bench.host_pages([0, 1], 4), expected)
 
 
+@STAGED
+@pytest.mark.parametrize("layer", [1, 2])
+def test_a_save_whose_last_host_half_fails_has_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, layer: int
+) -> None:
+    target, copy = bench.pools.host[1, layer].data_ptr(), copies.copy
+
+    def failing(into: torch.Tensor, source: torch.Tensor) -> None:
+        if into.data_ptr() == target:
+            raise OSError("no such memory")
+        copy(into, source)
+
+    monkeypatch.setattr(copies, "copy", failing)
+    bench.offloader.save(bench.save_task([1, 2, 3, 4], [0, 1]), after=bench.compute.record())
+    assert bench.completion().failed
+
+
 @BOTH
 @pytest.mark.parametrize("late", range(LAYERS))
 def test_attention_in_a_layer_waits_for_that_layer(bench: Bench, late: int) -> None:
