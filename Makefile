@@ -12,7 +12,7 @@ help:
 	@echo "make test-quick  the same without the tests that start a server (about 5 minutes)"
 	@echo "make test-slow   the long searches for counter-examples (an hour)"
 	@echo "make test-soak   a server under random traffic for 20 minutes, or MTSERVE_SOAK_SECONDS"
-	@echo "make waits       take every ordering of two streams away and see which test notices (10 minutes); writes docs/waits.md"
+	@echo "make waits       take every ordering of two streams away and see which test notices (5 minutes); writes docs/waits.md"
 	@echo "make perf-core   cached against recomputed, in process"
 	@echo "make train       train the committed model again (about 3 minutes)"
 	@echo "make venv        only the environment; PYTHON=python3.12 chooses the interpreter"
