@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from threading import Event as Gate
 
 import pytest
+import torch
 
+from mtserve_backend.transfer.cuda_streams import HostedCudaStream
 from mtserve_backend.transfer.streams import CpuStream, Stream, WaitTimeout
 
 WAIT_LIMIT_S = 0.2
@@ -14,6 +16,8 @@ WAIT_LIMIT_S = 0.2
 PATIENCE_S = 20.0
 
 KINDS: dict[str, Callable[[str], Stream]] = {"cpu": lambda name: CpuStream(name, WAIT_LIMIT_S)}
+if torch.cuda.is_available():
+    KINDS["cuda"] = lambda name: HostedCudaStream(name, torch.device("cuda", 0), WAIT_LIMIT_S)
 
 
 @pytest.fixture
