@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
-from mtserve_backend.cache.records import BYTES_PER_USER, OffloadTask, UserRecord
+from mtserve_backend.cache.lru import LRU
+from mtserve_backend.cache.records import (
+    BYTES_PER_USER,
+    Counters,
+    Geometry,
+    OffloadTask,
+    OnloadTask,
+    User,
+    UserRecord,
+)
+from mtserve_backend.cache.tiers import Tiers
 
-if TYPE_CHECKING:
-    from mtserve_backend.cache.manager import CacheManager
+
+class Books(Protocol):
+    """What a manager keeps."""
+
+    geometry: Geometry
+    counters: Counters
+    tiers: Tiers
+    users: LRU[User, UserRecord]
+    tasks: set[OnloadTask | OffloadTask]
+    leased: set[UserRecord]
+    log_bytes: int
+    offloading_tokens: int
 
 
 class AuditError(AssertionError):
     """The manager's books do not agree with what its users and tasks hold."""
 
 
-def audit(manager: CacheManager) -> None:
+def audit(manager: Books) -> None:
     """Raises `AuditError` or `SlotError`."""
     records = [record for _, record in manager.users.items()]
     for record in records:
@@ -37,7 +57,7 @@ def audit(manager: CacheManager) -> None:
     _equal("pins", len(manager.tasks) + len(manager.leased), sum(r.pins for r in owners))
 
 
-def _check_record(manager: CacheManager, record: UserRecord) -> None:
+def _check_record(manager: Books, record: UserRecord) -> None:
     geometry = manager.geometry
     if record not in manager.leased:
         _equal("pages of a user", geometry.pages(record.device_length), len(record.pages))
@@ -48,7 +68,7 @@ def _check_record(manager: CacheManager, record: UserRecord) -> None:
         raise AuditError("a user's host state is longer than its device state")
 
 
-def _check_references(manager: CacheManager, records: list[UserRecord]) -> None:
+def _check_references(manager: Books, records: list[UserRecord]) -> None:
     tiers = manager.tiers
     pages = np.concatenate([np.empty(0, np.int64), *(r.pages for r in records), *(t.held_pages for t in manager.tasks)])
     chunks = np.concatenate(

@@ -22,9 +22,9 @@ from mtserve_backend.cache.records import (
     UserRecord,
     Visit,
     concatenate,
-    runs_of,
 )
 from mtserve_backend.cache.slots import Slots
+from mtserve_backend.cache.tasks import offload_task, onload_task
 from mtserve_backend.cache.tiers import Tiers
 
 # Tails are flushed so that a quarter of the device pool is free or can be freed without loss, looking at most at so
@@ -99,7 +99,8 @@ class CacheManager:
             return None
         fresh = tiers.primary.allocate(missing)
         if cached and not resident:
-            self._start_onload(record, fresh)
+            record.onload = onload_task(tiers, record, fresh)
+            self._register(record.onload)
         else:
             record.pages = concatenate(record.pages, fresh)
         tiers.gain_device(record, cached)
@@ -271,34 +272,9 @@ class CacheManager:
             onload=None if pages is None else record.onload,
         )
 
-    def _start_onload(self, record: UserRecord, primary: Slots) -> None:
-        """Give the user its pages: full ones staged in the onload buffer while it lasts, the others loaded in place.
-
-        The last page, if partial, is always loaded in place: new keys are appended to it at once.
-        """
-        tiers, tokens = self.tiers, record.host_length
-        loaded = self.geometry.pages(tokens)
-        count = min(tokens // self.geometry.page_tokens, tiers.onload.free)
-        staged = tiers.onload.allocate(count, references=2)
-        record.pages = concatenate(staged, primary[count:])
-        tiers.primary.hold(primary[count:loaded])
-        tiers.chunks.hold(record.chunks)
-        record.onload = OnloadTask(
-            record=record,
-            tokens=tokens,
-            pages=record.pages[:loaded].copy(),
-            chunk_pages=self.geometry.chunk_pages,
-            staged=staged,
-            primary=primary[:count],
-            held_pages=concatenate(staged, primary[:loaded]),
-            held_chunks=record.chunks,
-        )
-        self._register(record.onload)
-
     def _start_offload(self, record: UserRecord, stop: int) -> OffloadTask | None:
         """For positions up to `stop`, or for fewer chunks if there is no room for more; None if for none."""
-        geometry, tiers = self.geometry, self.tiers
-        start = record.host_length
+        geometry, start = self.geometry, record.host_length
         first_chunk = start // geometry.chunk_tokens
         stop = self._within_quota(start, stop)
         while stop > start and not self._host_room(record, stop):
@@ -306,23 +282,7 @@ class CacheManager:
             stop = (first_chunk + (geometry.chunks(stop) - first_chunk) // 2) * geometry.chunk_tokens
         if stop <= start:
             return None
-        new_chunks = tiers.chunks.allocate(geometry.chunks(stop) - len(record.chunks))
-        first_page = start // geometry.page_tokens
-        pages = record.pages[first_page : geometry.pages(stop)].copy()
-        shared = record.chunks[first_chunk:]
-        tiers.hold_pages(pages)
-        tiers.chunks.hold(shared)
-        task = OffloadTask(
-            record=record,
-            start=start,
-            stop=stop,
-            runs=runs_of(concatenate(record.chunks, new_chunks), pages, first_page, geometry.chunk_pages),
-            buffer_tokens=len(pages) * geometry.page_tokens,
-            new_chunks=new_chunks,
-            held_pages=pages,
-            held_chunks=concatenate(shared, new_chunks),
-        )
-        record.offload = task
+        record.offload = task = offload_task(self.tiers, record, stop)
         self.offloading_tokens += task.buffer_tokens
         self._register(task)
         return task
