@@ -49,7 +49,7 @@ def page_lock(memory: torch.Tensor, registrar: Registrar, piece_bytes: int = PIE
             log.warning(
                 "the host cache of %d bytes could not be page-locked (CUDA error %d after %d bytes): it is copied "
                 "through staging buffers, which is slower; raise the memlock limit, or set host_memory to pageable",
-                memory.nbytes, status, sum(size for _, size in list(_pieces(memory, piece_bytes))[: len(done)]),
+                memory.nbytes, status, address - memory.data_ptr(),
             )  # fmt: skip
             for registered in done:
                 registrar.unregister(registered)
@@ -65,8 +65,8 @@ def _pieces(memory: torch.Tensor, piece_bytes: int) -> Iterator[tuple[int, int]]
 
 
 def _clear_error() -> None:
-    """CUDA hands a call's error to the next one that asks."""
+    """The runtime keeps a failed call's error for whoever asks next, and a launch asks: let one of no use be told."""
     try:
-        torch.cuda.synchronize()
+        torch.zeros(1, device="cuda")
     except RuntimeError:
         log.debug("cleared the error that a failed registration left behind")
