@@ -147,9 +147,9 @@ def markdown(rows: Sequence[Needs]) -> str:
 
 
 def put_table(file: Path, table: str) -> None:
-    """Write `table` to `file` in place of the table there, or as all of it if there is no such file."""
+    """Write `table` to `file` in place of the one with its first columns, or as all of it if there is no such file."""
     text = file.read_text(encoding="utf-8") if file.exists() else table
-    file.write_text(re.sub(r"\| kernel \|.*\n(\|.*\n)*", lambda _: table, text, count=1), encoding="utf-8")
+    file.write_text(re.sub(r"\| kernel \| type \|.*\n(\|.*\n)*", lambda _: table, text, count=1), encoding="utf-8")
 
 
 def _cell(needs: Needs) -> str:

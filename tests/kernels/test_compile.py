@@ -49,7 +49,10 @@ def test_a_spill_is_seen() -> None:
 
 def test_the_table_takes_the_place_of_the_one_in_the_document(tmp_path: Path) -> None:
     page = tmp_path / "kernels.md"
-    put_table(page, "| kernel | old |\n| --- | --- |\n| attend | 1 |\n")
-    page.write_text(f"Before.\n\n{page.read_text()}\nAfter.\n")
-    put_table(page, "| kernel | new |\n| --- | --- |\n")
-    assert page.read_text() == "Before.\n\n| kernel | new |\n| --- | --- |\n\nAfter.\n"
+    put_table(page, "| kernel | type | old |\n| --- | --- | --- |\n| attend | fp32 | 1 |\n")
+    page.write_text(f"| kernel | what it does |\n|---|---|\n| attend | adds |\n\n{page.read_text()}\nAfter.\n")
+    put_table(page, "| kernel | type | new |\n| --- | --- | --- |\n")
+    assert page.read_text() == (
+        "| kernel | what it does |\n|---|---|\n| attend | adds |\n\n"
+        "| kernel | type | new |\n| --- | --- | --- |\n\nAfter.\n"
+    )
