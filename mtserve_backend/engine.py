@@ -13,17 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
 from mtserve_backend.admission import Admission
 from mtserve_backend.cache.history import HistoryGap
 from mtserve_backend.cache.records import Lease, LookUp, User, Visit
-from mtserve_backend.kernels import copies
+from mtserve_backend.compute import Compute, ComputeLost, Scores
 from mtserve_backend.models.contract import RankingModel
 from mtserve_backend.moves import Moves
 from mtserve_backend.ranking import CacheInfo, Code, Outcome, RankAnswer, RankRequest, RequestError, rank
@@ -34,16 +30,7 @@ from mtserve_backend.transfer.streams import CopyStream, Stream, WaitTimeout
 from mtserve_backend.transfer.view import CacheView
 from mtserve_backend.waves import Job, Slice, slices, strip_cached_tokens
 
-T = TypeVar("T")
-
 log = logging.getLogger(__name__)
-
-# No slice of work takes this long; past it the compute stream is taken for dead.
-COMPUTE_LIMIT_S = 600.0
-
-
-class ComputeLost(RuntimeError):
-    """The compute stream does not answer any more."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +62,7 @@ class Engine:
         observe: Callable[[WaveReport], None] = lambda report: None,
         check_books: bool = False,
     ) -> None:
-        self.model = model
+        self.compute = Compute(model, streams.compute, pools.device.device)
         self.manager = moves.manager
         self.moves = moves
         self.streams = streams
@@ -146,12 +133,14 @@ class Engine:
         row_count = 0
         try:
             with steps.step(3):
-                work = [strip_cached_tokens(job, job.lease, self.model.scores_last_row) for job in jobs if job.lease]
+                work = [
+                    strip_cached_tokens(job, job.lease, self.compute.model.scores_last_row) for job in jobs if job.lease
+                ]
                 # Users whose keys are on the device compute while the others' are loaded.
                 work.sort(key=lambda rows: self._waits(rows.lease))
             for part in slices(work, self._pass_tokens, waits=self._waits):
                 with steps.step(4):
-                    embedded = self._submit(partial(self._embed, part))
+                    embedded = self.compute.embed(part)
                 with steps.step(5):
                     view = self._view(part)
                 with steps.step(4):
@@ -160,7 +149,7 @@ class Engine:
                 with steps.step(7):
                     self.moves.scatter(leases)
                 with steps.step(8):
-                    outputs = self._submit(partial(self.model.encode, x, view))()
+                    outputs = self.compute.encode(x, view)()
                     part.keep_outputs(outputs)
                 row_count += len(part)
                 steps.waited += view.waited_s
@@ -182,7 +171,7 @@ class Engine:
                 self.manager.commit(lease)
             self.moves.save(self.manager.plan_offloads)
         with steps.step(10):
-            for job, scores in zip(jobs, self._scores(jobs), strict=True):
+            for job, scores in zip(jobs, self.compute.scores(jobs), strict=True):
                 outcomes[job.index] = self._answer(job, scores)
         self.observe(WaveReport(len(jobs), row_count, steps))
 
@@ -234,8 +223,8 @@ class Engine:
                     "send the request again to learn when it is gone",
                 )
         self.moves.zero_freed()
-        self.streams.compute.record().wait(COMPUTE_LIMIT_S)
-        return RankAnswer(self._no_scores(), np.zeros(0, dtype=np.int64), CacheInfo(0, 0, 0, 0, 0))
+        self.compute.settle()
+        return RankAnswer(self.compute.no_scores(), np.zeros(0, dtype=np.int64), CacheInfo(0, 0, 0, 0, 0))
 
     def _prepare(self, wave: list[Job], pending: deque[Job]) -> list[Job]:
         """Lease pages, users on the device first: they need the fewest, and must not be evicted by the others.
@@ -288,76 +277,22 @@ class Engine:
     def _view(self, part: Slice) -> CacheView:
         handles = [handle for rows, _, _ in part.parts if (handle := self.moves.handle(rows.lease)) is not None]
         return CacheView(
-            self._pools.device, self.model.kv_shape, part.placements(), handles, self.streams.compute, self._pass_tokens
+            self._pools.device,
+            self.compute.model.kv_shape,
+            part.placements(),
+            handles,
+            self.streams.compute,
+            self._pass_tokens,
         )
 
-    def _submit(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Issue on the compute stream; the result is called for, and raises what the work raised.
-
-        A tensor that it returns is for the compute stream's own work: on a GPU its values may not be there yet.
-        """
-        results: list[T] = []
-        errors: list[Exception] = []
-
-        def run() -> None:
-            try:
-                with torch.inference_mode():
-                    results.append(work())
-            except Exception as error:  # noqa: BLE001 - handed to whoever asks for the result
-                errors.append(error)
-
-        compute = self.streams.compute
-        compute.submit(run)
-        event = compute.record()
-
-        def result() -> T:
-            try:
-                event.issued(COMPUTE_LIMIT_S)
-            except WaitTimeout as error:
-                raise ComputeLost(str(error)) from error
-            if errors:
-                raise errors[0]
-            return results[0]
-
-        return result
-
-    def _embed(self, part: Slice) -> torch.Tensor:
-        return self.model.embed(part.rows(self._pools.device.device))
-
-    def _scores(self, jobs: Sequence[Job]) -> Sequence[npt.NDArray[np.float32] | Exception]:
-        """Every job's scores, or what its scoring raised."""
-
-        def score(job: Job) -> torch.Tensor | Exception:
-            try:
-                candidates = torch.from_numpy(job.request.candidates).to(self._pools.device.device)
-                return copies.to_host(self.model.score(torch.cat(job.outputs), candidates))
-            except Exception as error:
-                log.exception("scoring failed")
-                return error
-
-        scored = [job for job in jobs if len(job.request.candidates)]
-        if not scored:
-            return [self._no_scores()] * len(jobs)
-        try:
-            results = dict(zip(scored, self._submit(lambda: [score(job) for job in scored])(), strict=True))
-            self.streams.compute.record().wait(COMPUTE_LIMIT_S)
-        except Exception as error:
-            log.exception("scoring failed")
-            return [error] * len(jobs)
-        found = [results.get(job) for job in jobs]
-        return [self._no_scores() if f is None else f if isinstance(f, Exception) else f.numpy() for f in found]
-
     @staticmethod
-    def _answer(job: Job, scores: npt.NDArray[np.float32] | Exception) -> Outcome:
+    def _answer(job: Job, scores: Scores | Exception) -> Outcome:
         lease, request = job.lease, job.request
         assert lease is not None  # committed just now
         if isinstance(scores, Exception):
             return RequestError(Code.INTERNAL, f"scoring failed: {scores}")
         cache = CacheInfo(lease.found_device, lease.found_host, lease.recomputed, lease.new, lease.total_length)
         return RankAnswer(scores, rank(scores, request.candidates, request.top_k), cache)
-
-    def _no_scores(self) -> npt.NDArray[np.float32]:
-        return np.zeros((0, len(self.model.tasks)), dtype=np.float32)
 
     # --- when something fails ----------------------------------------------------------------------------------------
 

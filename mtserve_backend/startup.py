@@ -126,7 +126,9 @@ def _warm_up(engine: Engine, config: Config, dtype: torch.dtype, device: torch.d
     if device.type == "cpu":
         return
     try:
-        engine.streams.compute.submit(partial(warm_up, engine.model.kv_shape, config.page_tokens, dtype, device))
+        engine.streams.compute.submit(
+            partial(warm_up, engine.compute.model.kv_shape, config.page_tokens, dtype, device)
+        )
     except StreamBroken as error:
         raise ConfigError(f"the kernels cannot run this model on {device}: {error.__cause__}") from error
 

@@ -83,7 +83,7 @@ class MetadataEngine:
         with tempfile.TemporaryDirectory(prefix="mtserve-metadata-") as folder:
             weights.save(HSTU(CONFIG), Path(folder))
             self.engine = build_engine(_knobs(memory), Path(folder))
-        self.engine.model = EmptyModel(self.engine.model)
+        self.engine.compute.model = EmptyModel(self.engine.compute.model)
         self.reports: list[WaveReport] = []
         self.engine.observe = self.reports.append
         rng = np.random.default_rng(seed)

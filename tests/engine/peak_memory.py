@@ -76,7 +76,7 @@ def main(folder: Path, mode: str, pass_tokens: int) -> None:
     serve(engine, [LENGTH, 700], 1000)
     done.set()
     watcher.join()
-    slice_bytes, uncached_bytes = workbench_bytes(engine.model, config, torch.float32)
+    slice_bytes, uncached_bytes = workbench_bytes(engine.compute.model, config, torch.float32)
     sys.stdout.write(f"{peak - before} {slice_bytes + (uncached_bytes if mode == 'recompute' else 0)}\n")
     engine.close(10)
 

@@ -44,7 +44,7 @@ def test_nothing_of_a_forgotten_user_remains(lively: Lively, start_engine: Start
         (outcome,) = engine.serve([replace(FORGET, user=user)])
         assert isinstance(outcome, RankAnswer)
     engine.upkeep()
-    engine._submit(lambda: None)()
+    engine.compute.settle()
     assert not tokens.any()
     assert not len(engine.manager.users)
     assert not engine.manager.log_bytes
@@ -164,7 +164,7 @@ def test_uncached_work_is_cut_into_bounded_spans(
     model, folder = lively
     engine = start_engine(folder, cache_mode=mode, device_cache="3 pages", pass_tokens=16)
     longest = 0
-    for layer in engine.model.layers:  # type: ignore[attr-defined]
+    for layer in engine.compute.model.layers:  # type: ignore[attr-defined]
         forward = layer.forward
 
         def watched(x: torch.Tensor, *rest: object, forward: Callable[..., torch.Tensor] = forward) -> torch.Tensor:

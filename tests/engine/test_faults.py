@@ -231,7 +231,7 @@ def test_one_request_that_cannot_be_computed_fails_alone(
     engine = start_engine(folder)
     rng = np.random.default_rng(6)
     histories = {user: worlds.random_history(rng, 20 + user) for user in (1, 2, 3)}
-    original = engine.model.encode
+    original = engine.compute.model.encode
 
     def failing(x: torch.Tensor, attention: Attention) -> torch.Tensor:
         ((_, attend),) = attention.spans()
@@ -240,7 +240,7 @@ def test_one_request_that_cannot_be_computed_fails_alone(
             raise RuntimeError("not this one")
         return original(x, attention)
 
-    monkeypatch.setattr(engine.model, "encode", failing)
+    monkeypatch.setattr(engine.compute.model, "encode", failing)
     outcomes = engine.serve([worlds.request(user, history, CANDIDATES) for user, history in histories.items()])
     bad = outcomes.pop(1)
     assert isinstance(bad, RequestError)

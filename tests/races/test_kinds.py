@@ -187,7 +187,7 @@ def test_an_error_at_any_step_returns_every_pin(
     model, folder = lively
     engine = start_engine(folder, device_cache="20 pages", host_memory=host_memory)
     histories = evicted_users(engine, 3)
-    target = attention if stage in ("append", "attend") else engine.model
+    target = attention if stage in ("append", "attend") else engine.compute.model
     original, calls = getattr(target, stage), 0
 
     def failing(*arguments: Any) -> Any:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOMS = (
-    "transfer/onload.py", "transfer/offload.py", "transfer/paths.py", "transfer/view.py", "moves.py", "engine.py",
+    "transfer/onload.py", "transfer/offload.py", "transfer/paths.py", "transfer/view.py",
+    "moves.py", "compute.py", "engine.py",
 )  # fmt: skip
 
 # An event that has been reached already: whoever is handed it does not wait.
