@@ -80,6 +80,8 @@ def _kind(node: ast.Call) -> str | None:
     if isinstance(node.func, ast.Attribute):
         if node.func.attr in ("wait", "issued") and "_completions" not in text:
             return "wait"
+        if node.func.attr == "settle":
+            return "wait"
         # A worker's copy is waited for by whoever asks for its result.
         if node.func.attr == "result" and "copy" in text:
             return "wait"
