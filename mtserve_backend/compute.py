@@ -59,8 +59,8 @@ class Compute:
         results: dict[Job, torch.Tensor | Exception] = {}
         if scored:
             try:
-                results = dict(zip(scored, self._submit(lambda: [self._score(job) for job in scored])(), strict=True))
-                self.settle()
+                found = self._submit(lambda: [self._score(job) for job in scored], done=True)()
+                results = dict(zip(scored, found, strict=True))
             except Exception as error:
                 log.exception("scoring failed")
                 results = dict.fromkeys(scored, error)
@@ -84,7 +84,8 @@ class Compute:
             return self.no_scores()
         return found if isinstance(found, Exception) else found.numpy()
 
-    def _submit(self, work: Callable[[], T]) -> Callable[[], T]:
+    def _submit(self, work: Callable[[], T], done: bool = False) -> Callable[[], T]:
+        """With `done` the result is there when the device has done the work, and not only when it was issued."""
         results: list[T] = []
         errors: list[Exception] = []
 
@@ -100,7 +101,10 @@ class Compute:
 
         def result() -> T:
             try:
-                event.issued(COMPUTE_LIMIT_S)
+                if done:
+                    event.wait(COMPUTE_LIMIT_S)
+                else:
+                    event.issued(COMPUTE_LIMIT_S)
             except WaitTimeout as error:
                 raise ComputeLost(str(error)) from error
             if errors:
