@@ -232,6 +232,7 @@ class Engine:
         A job without room makes the last of the wave wait for the next one, or waits itself if it is the last.
         """
         waiting = deque(sorted(wave, key=lambda job: not self._resident(job)))
+        self.manager.make_room(_looked_up(job) for job in waiting if self._cacheable(job))
         jobs: list[Job] = []
         deferred: list[Job] = []
         while waiting:
@@ -256,9 +257,11 @@ class Engine:
 
     def _lease(self, job: Job) -> Lease | None:
         """None: no room at present. A job that nothing is kept for, or that failed before, is never in want of room."""
-        if job.request.user is None or not self.manager.geometry.device_pages or job.attempts > 1:
-            return self.manager.prepare_uncached(_looked_up(job))
-        return self.manager.prepare(_looked_up(job))
+        look_up = _looked_up(job)
+        return self.manager.prepare(look_up) if self._cacheable(job) else self.manager.prepare_uncached(look_up)
+
+    def _cacheable(self, job: Job) -> bool:
+        return job.request.user is not None and bool(self.manager.geometry.device_pages) and job.attempts <= 1
 
     def _forgo(self, job: Job) -> Job:
         self.manager.forgo(_looked_up(job))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 
+from mtserve_backend.collector import Collector
 from mtserve_backend.engine import Engine
 from mtserve_backend.ranking import Code, Outcome, RankRequest, RequestError
 from mtserve_backend.transfer.streams import WaitTimeout
@@ -30,6 +31,7 @@ class RankingService:
         self._timeout_s = request_timeout_s
         self._inbox: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._closed = False
+        self._collector = Collector()
         self._thread = threading.Thread(target=self._run, name="mtserve-engine", daemon=True)
         self._thread.start()
 
@@ -88,6 +90,7 @@ class RankingService:
             raise
         future.set_result(outcomes)
         self.engine.idle()
+        self._collector.between_batches()
         return True
 
     def _refuse_waiting(self) -> None:

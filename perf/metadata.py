@@ -51,7 +51,7 @@ def _users(arguments: argparse.Namespace) -> dict[str, Any]:
         f"{'users known':>12}{''.join(f'{name:>10}' for name in CALLS)}{'together':>10}{'p99':>8}   microseconds",
         end="",
     )
-    print(f"{'evictions':>11}{'bytes/user':>12}{'full gc':>12}")
+    print(f"{'evictions':>11}{'bytes/user':>12}{'full gc':>12}{'as served':>12}")
     rows: list[dict[str, Any]] = []
     for row in measure_users(sizes, requests, arguments.seed):
         rows.append(row)
@@ -70,6 +70,7 @@ def print_users(row: dict[str, Any]) -> None:
     print(
         f"{row['users']:>12,}{medians}{row['total_us']['median']:>10.1f}{row['total_us']['p99']:>8.0f}"
         f"{row['evictions_per_request']:>11.2f}{row['bytes_per_user']:>12,.0f}{row['full_collection_ms']:>9,.0f} ms"
+        f"{row['full_collection_frozen_ms']:>9,.1f} ms"
     )
 
 

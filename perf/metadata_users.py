@@ -17,6 +17,7 @@ from tqdm import tqdm
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.cache.manager import CacheManager
 from mtserve_backend.cache.records import Geometry, OnloadTask, Visit
+from mtserve_backend.collector import Collector
 from perf.stats import percentile
 
 # A visit takes four pages and two chunks. The pools are full with 1,024 and 2,048 users, so that nearly every visit
@@ -113,6 +114,7 @@ def _measure_size(users: GrowingUsers, size: int, requests: int, rng: np.random.
         "bytes_per_user": state_bytes,
         "added_us_per_user": 1e6 * grown_s / added,
         "full_collection_ms": _full_collection_ms(),
+        "full_collection_frozen_ms": _frozen_collection_ms(),
     }
 
 
@@ -121,6 +123,15 @@ def _full_collection_ms() -> float:
     begin = time.perf_counter()
     gc.collect()
     return 1e3 * (time.perf_counter() - begin)
+
+
+def _frozen_collection_ms() -> float:
+    """The same once the product's `Collector` has been there."""
+    Collector().between_batches()
+    try:
+        return _full_collection_ms()
+    finally:
+        gc.unfreeze()
 
 
 def resident_bytes() -> int:

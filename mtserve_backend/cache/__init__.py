@@ -3,6 +3,7 @@
 The manager decides and the transfer workers copy. For each request the engine calls, in this order,
 
     look_up(visit)    compare the tokens sent with the tokens known; the user is pinned
+    make_room(...)    evict for all look-ups of a wave at once (optional: prepare sees to its own)
     prepare(look_up)  cut what differs, allocate pages, choose what must be loaded; gives a Lease, or None: no room
     commit(lease)     the new rows are in their pages; the user is unpinned      (or abort(lease): they are not)
     plan_offloads()   what should be copied to the host now

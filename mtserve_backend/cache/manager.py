@@ -5,7 +5,7 @@ The contract (who calls what, in which order) is stated in this package's docstr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mtserve_backend.cache.audit import audit
 from mtserve_backend.cache.history import TokenLog, compare
@@ -88,13 +88,17 @@ class CacheManager:
         self._check_leased(look_up.record)
         self._end_lease(look_up.record)
 
+    def make_room(self, look_ups: Iterable[LookUp]) -> None:
+        """Evict at once for all who will be prepared next, if there is room for all; else `prepare` sees to each."""
+        self.tiers.make_room(sum(self._missing(look_up) for look_up in look_ups))
+
     def prepare(self, look_up: LookUp) -> Lease | None:
         """Cut what differs, allocate what is missing. None if pages are short: nothing was taken, nobody evicted."""
-        record, comparison, tiers = look_up.record, look_up.comparison, self.tiers
+        record, tiers = look_up.record, self.tiers
         self._cut_to_agreement(look_up)
         resident = record.device_length
         cached = resident or record.host_length
-        missing = self.geometry.pages(comparison.total - comparison.base) - len(record.pages)
+        missing = self._missing(look_up)
         if not tiers.make_room(missing):
             return None
         fresh = tiers.primary.allocate(missing)
@@ -241,6 +245,11 @@ class CacheManager:
         audit(self)
 
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _missing(self, look_up: LookUp) -> int:
+        """Pages that the whole history needs beyond those that the user has."""
+        comparison = look_up.comparison
+        return self.geometry.pages(comparison.total - comparison.base) - len(look_up.record.pages)
 
     def _cut_to_agreement(self, look_up: LookUp) -> None:
         record, comparison = look_up.record, look_up.comparison

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mtserve_backend.cache.lru import LRU
-from mtserve_backend.cache.records import Counters, Geometry, User, UserRecord
+from mtserve_backend.cache.records import Counters, Geometry, User, UserRecord, concatenate
 from mtserve_backend.cache.slots import NO_SLOTS, SlotPool, Slots
 
 
@@ -27,11 +27,15 @@ class Tiers:
         if short <= 0:
             return True
         victims = self.on_device.victims(short, size=lambda r: len(r.pages), spare=lambda r: r.pins > 0)
+        if victims:
+            self.release_pages(
+                concatenate(*(record.pages for record in victims))
+            )  # one call is worth it: they are many
         for record in victims or ():
             self.counters.device_evictions += 1
             self.counters.device_evicted += record.device_length
             self.counters.device_evicted_unsaved += record.device_length - record.host_length
-            record.device_length = 0
+            record.pages, record.device_length = NO_SLOTS, 0
             self.drop_device(record)
         return victims is not None
 

@@ -174,6 +174,36 @@ def test_without_room_nobody_is_evicted() -> None:
     assert "b" not in cache.users
 
 
+def test_room_for_a_whole_wave_is_made_at_once_and_for_nobody_in_it() -> None:
+    cache = manager(device=8)
+    for user in range(4):
+        visit(cache, user, 2 * PAGE)
+    looked_up = [cache.look_up(Visit(user, history(length).tokens)) for user, length in ((1, 4 * PAGE), (7, 2 * PAGE))]
+    cache.make_room(looked_up)
+    assert list(dict(cache.tiers.on_device.items())) == [1, 3]
+    leases = [cache.prepare(look_up) for look_up in looked_up]
+    assert cache.counters.device_evictions == 2
+    for taken in leases:
+        assert taken is not None
+        cache.commit(taken)
+    cache.check()
+
+
+def test_where_there_is_no_room_for_the_whole_wave_nobody_is_evicted_for_it() -> None:
+    cache = manager(device=4)
+    for user in range(2):
+        visit(cache, user, 2 * PAGE)
+    looked_up = [cache.look_up(Visit(user, history(3 * PAGE).tokens)) for user in (7, 8)]
+    cache.make_room(looked_up)
+    assert list(dict(cache.tiers.on_device.items())) == [0, 1]
+    first, second = (cache.prepare(look_up) for look_up in looked_up)
+    assert first is not None
+    assert second is None
+    cache.commit(first)
+    cache.forgo(looked_up[1])
+    cache.check()
+
+
 def test_a_user_whose_transfer_is_under_way_is_not_evicted() -> None:
     cache = manager(device=2)
     visit(cache, "a", CHUNK)

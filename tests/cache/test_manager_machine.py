@@ -71,6 +71,10 @@ class ManagerMachine(RuleBasedStateMachine):
     def prepare(self, which: int, uncached: bool, give_up: bool) -> None:
         self.world.prepare(which, uncached, give_up)
 
+    @rule()
+    def make_room(self) -> None:
+        self.world.make_room()
+
     @rule(which=which, fails=sometimes, written=st.integers(0, 5))
     def compute(self, which: int, fails: bool, written: int) -> None:
         self.world.compute(which, fails, written)
@@ -139,6 +143,7 @@ def walk(seed: int, steps: int) -> Counter[str]:
         lambda: world.visit(request()): 40,
         lambda: world.look_up(request()): 8,
         lambda: world.prepare(rng.randrange(12), rarely(), rng.random() < 0.5): 15,
+        lambda: world.make_room(): 6,
         lambda: world.compute(rng.randrange(12), rarely(), rng.randrange(5)): 20,
         lambda: world.forgo(rng.randrange(12)): 1,
         lambda: world.give_up_a_load(rng.randrange(12)): 1,

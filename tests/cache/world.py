@@ -163,6 +163,18 @@ class World:
         history = (old + (FILLER,) * start)[:start] + tuple(sent)
         self.held.append(Held(look_up, expected, history))
 
+    def make_room(self) -> None:
+        """For all who are looked up: everybody gets it, or nobody is evicted."""
+        waiting = [held.look_up for held in self.held if held.lease is None]
+        evictions = self.manager.counters.device_evictions
+        self.manager.make_room(waiting)
+        evicted = self.manager.counters.device_evictions - evictions
+        self.seen["evicted for a wave"] += evicted
+        needed = sum(
+            self.geometry.pages(at.comparison.total - at.comparison.base) - len(at.record.pages) for at in waiting
+        )
+        assert not evicted or self.manager.tiers.primary.free >= needed
+
     def prepare(self, which: int, uncached: bool, give_up: bool) -> None:
         held = self._pick([h for h in self.held if h.lease is None], which)
         if held is not None:
