@@ -68,6 +68,7 @@ def _limits(segment: Segment, start: int, stop: int) -> list[int]:
 
 def _attend_tile(layer: torch.Tensor, pages: PageNumbers, queries: torch.Tensor, limits: list[int]) -> torch.Tensor:
     page_tokens = layer.shape[3]
+    keys_of, values_of = layer.select(1, 0).transpose(-1, -2), layer.select(1, 1)
     result = torch.zeros_like(queries)
     least, most = min(limits), max(limits)
     rows = torch.tensor(limits, device=queries.device)[:, None] if least < most else None
@@ -76,9 +77,11 @@ def _attend_tile(layer: torch.Tensor, pages: PageNumbers, queries: torch.Tensor,
     for index, page in enumerate(pages[: -(-most // page_tokens)].tolist()):
         begin = index * page_tokens
         count = min(page_tokens, most - begin)
-        keys, values = layer[page, :, :, :count].unbind(0)
-        scores = whole if count == page_tokens else queries.new_empty((*queries.shape[:2], count))
-        torch.bmm(queries, keys.transpose(1, 2), out=scores)
+        keys, values, scores = keys_of[page], values_of[page], whole
+        if count < page_tokens:
+            keys, values = keys[..., :count], values[:, :count]
+            scores = queries.new_empty((*queries.shape[:2], count))
+        torch.bmm(queries, keys, out=scores)
         F.silu(scores, inplace=True)
         if rows is not None and begin + count > least:
             hidden = torch.arange(begin, begin + count, device=rows.device)[None, :] >= rows
