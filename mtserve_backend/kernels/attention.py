@@ -5,6 +5,9 @@ No copy of a history is made: keys and values are read where they lie. Source: M
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TypeAlias
+
 import torch
 from torch.nn import functional as F
 
@@ -12,6 +15,10 @@ from mtserve_backend.kernels.layout import PageNumbers, Segment
 
 # Query rows attended at a time: their scores against a page stay in a core's second-level cache.
 TILE_ROWS = 256
+
+# Pages of so many tokens are attended where they lie; smaller ones are gathered, so many tokens at a time.
+VIEWED_PAGE_TOKENS = 128
+GATHERED_TOKENS = 1024
 
 
 def append(layer: torch.Tensor, pages: PageNumbers, k: torch.Tensor, v: torch.Tensor, segment: Segment) -> None:
@@ -68,23 +75,47 @@ def _limits(segment: Segment, start: int, stop: int) -> list[int]:
 
 def _attend_tile(layer: torch.Tensor, pages: PageNumbers, queries: torch.Tensor, limits: list[int]) -> torch.Tensor:
     page_tokens = layer.shape[3]
-    keys_of, values_of = layer.select(1, 0).transpose(-1, -2), layer.select(1, 1)
     result = torch.zeros_like(queries)
     least, most = min(limits), max(limits)
     rows = torch.tensor(limits, device=queries.device)[:, None] if least < most else None
-    # One buffer for all full pages: memory fresh from the system for each would cost as much as a product.
-    whole = queries.new_empty((*queries.shape[:2], page_tokens if most >= page_tokens else 0))
-    for index, page in enumerate(pages[: -(-most // page_tokens)].tolist()):
-        begin = index * page_tokens
-        count = min(page_tokens, most - begin)
-        keys, values, scores = keys_of[page], values_of[page], whole
-        if count < page_tokens:
-            keys, values = keys[..., :count], values[:, :count]
-            scores = queries.new_empty((*queries.shape[:2], count))
-        torch.bmm(queries, keys, out=scores)
+    blocks = _pages if page_tokens >= VIEWED_PAGE_TOKENS else _gathered
+    whole: torch.Tensor | None = None
+    for begin, keys, values in blocks(layer, pages, most):
+        count = values.shape[1]
+        # One buffer for all full blocks: memory fresh from the system for each would cost as much as a product.
+        if whole is None or count != whole.shape[2]:
+            whole = queries.new_empty((*queries.shape[:2], count))
+        scores = torch.bmm(queries, keys, out=whole)
         F.silu(scores, inplace=True)
         if rows is not None and begin + count > least:
             hidden = torch.arange(begin, begin + count, device=rows.device)[None, :] >= rows
             scores.masked_fill_(hidden, 0.0)
         result.baddbmm_(scores, values)
     return result
+
+
+Block: TypeAlias = tuple[int, torch.Tensor, torch.Tensor]
+
+
+def _pages(layer: torch.Tensor, pages: PageNumbers, length: int) -> Iterator[Block]:
+    """Pages of the first `length` positions, where they lie: first position, keys `[heads, head_dim, n]`, values
+    `[heads, n, head_dim]`.
+    """
+    page_tokens = layer.shape[3]
+    keys, values = layer.select(1, 0).transpose(-1, -2), layer.select(1, 1)
+    for index, page in enumerate(pages[: -(-length // page_tokens)].tolist()):
+        begin = index * page_tokens
+        count = min(page_tokens, length - begin)
+        yield begin, keys[page][..., :count], values[page][:, :count]
+
+
+def _gathered(layer: torch.Tensor, pages: PageNumbers, length: int) -> Iterator[Block]:
+    """The same, pages gathered to blocks: of small pages a product each costs more than copying them."""
+    _, _, heads, page_tokens, head_dim = layer.shape
+    wanted = torch.from_numpy(pages[: -(-length // page_tokens)])
+    begin = 0
+    for part in torch.split(wanted, GATHERED_TOKENS // page_tokens):
+        together = layer.index_select(0, part).permute(1, 2, 0, 3, 4).reshape(2, heads, -1, head_dim)
+        keys, values = together[:, :, : length - begin].unbind(0)
+        yield begin, keys.transpose(-1, -2), values
+        begin += len(part) * page_tokens

@@ -30,6 +30,7 @@ class Case:
     after: int
     spare: int  # pages of others
     tile_rows: int
+    gathered_tokens: int | None  # None: pages are attended where they lie
     seed: int
 
     @property
@@ -51,6 +52,7 @@ cases = st.builds(
     after=st.integers(0, 3),
     spare=st.integers(0, 3),
     tile_rows=st.sampled_from([256, 1, 2, 5]),
+    gathered_tokens=st.sampled_from([None, 32, 64, 1024]),
     seed=st.integers(0, 2**16),
 )
 
@@ -105,6 +107,8 @@ def test_attention_over_pages_is_the_sum_it_should_be(case: Case) -> None:
     before = scene.layer.clone()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "TILE_ROWS", case.tile_rows)
+        patch.setattr(attention, "VIEWED_PAGE_TOKENS", 1024 if case.gathered_tokens else 1)
+        patch.setattr(attention, "GATHERED_TOKENS", case.gathered_tokens or 1)
         attention.append(scene.layer, scene.pages, scene.k, scene.v, segment)
         appended = scene.layer.clone()
         attention.attend(scene.layer, scene.pages, scene.q, scene.k, scene.v, segment, scene.out)
@@ -125,7 +129,21 @@ def assert_same(one: torch.Tensor, other: torch.Tensor, message: str) -> None:
 
 @pytest.mark.parametrize("parts", [[7], [1] * 7, [3, 4], [0, 5, 0, 2]])
 def test_a_history_appended_in_slices_is_the_same(parts: list[int]) -> None:
-    case = Case(2, 3, 4, cached=2, new=7, targets=0, hidden=0, before=0, after=0, spare=1, tile_rows=256, seed=3)
+    case = Case(
+        2,
+        3,
+        4,
+        cached=2,
+        new=7,
+        targets=0,
+        hidden=0,
+        before=0,
+        after=0,
+        spare=1,
+        tile_rows=256,
+        gathered_tokens=1024,
+        seed=3,
+    )
     whole, sliced = Scene(case), Scene(case)
     attention.append(whole.layer, whole.pages, whole.k, whole.v, case.segment)
     attention.attend(whole.layer, whole.pages, whole.q, whole.k, whole.v, case.segment, whole.out)
@@ -140,7 +158,21 @@ def test_a_history_appended_in_slices_is_the_same(parts: list[int]) -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
 def test_lower_precisions_stay_near_the_reference(dtype: torch.dtype, tolerance: float) -> None:
-    case = Case(2, 8, 32, cached=300, new=40, targets=9, hidden=0, before=0, after=0, spare=0, tile_rows=256, seed=4)
+    case = Case(
+        2,
+        8,
+        32,
+        cached=300,
+        new=40,
+        targets=9,
+        hidden=0,
+        before=0,
+        after=0,
+        spare=0,
+        tile_rows=256,
+        gathered_tokens=1024,
+        seed=4,
+    )
     exact, rough = Scene(case), Scene(case)
     for name in ("layer", "q", "k", "v", "out"):
         setattr(rough, name, getattr(rough, name).to(dtype))
