@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mtserve_backend import footprint
 from mtserve_backend.admission import Admission
 from mtserve_backend.cache.manager import CacheManager
 from mtserve_backend.cache.records import Geometry
@@ -21,8 +22,7 @@ from mtserve_backend.engine import Engine, Streams
 from mtserve_backend.kernels.layout import KVShape
 from mtserve_backend.kernels.warmup import warm_up
 from mtserve_backend.models import weights
-from mtserve_backend.models.contract import RankingModel, Reuse
-from mtserve_backend.models.hstu import HSTU
+from mtserve_backend.models.contract import Reuse
 from mtserve_backend.moves import Moves
 from mtserve_backend.sizes import Size
 from mtserve_backend.transfer.completions import CompletionQueue
@@ -101,9 +101,12 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
     )
     _log_environment(device)
     _log_pools(mode, geometry, pools)
-    _log_workbench(model, config, dtype)
+    planned = footprint.footprint(model, footprint.weight_bytes(model), geometry, pools, config, dtype)
+    log.info("memory planned: %s", planned)
     if device.type == "cuda":
-        _log_device(model, pools, device)
+        footprint.report_device(planned, footprint.DeviceMemory.of(device))
+    else:
+        footprint.report_process(planned, footprint.resident_bytes())
     return engine
 
 
@@ -178,27 +181,6 @@ def plan_geometry(config: Config, mode: str, kv: KVShape, dtype: torch.dtype) ->
     )
 
 
-# Score tiles, allocator slack and what torch keeps for itself, whatever the model.
-WORKBENCH_BASE_BYTES = 48 << 20
-
-
-def workbench_bytes(model: RankingModel, config: Config, dtype: torch.dtype) -> tuple[int, int]:
-    """Upper bounds beside pools and weights: of any slice, and more for one history that is not cached."""
-    slice_bytes = config.pass_tokens * model.row_values * dtype.itemsize + WORKBENCH_BASE_BYTES
-    rows = min(model.window.max_history, config.max_events) + config.max_candidates
-    return slice_bytes, rows * model.uncached_row_values * dtype.itemsize
-
-
-def _log_workbench(model: RankingModel, config: Config, dtype: torch.dtype) -> None:
-    slice_bytes, uncached_bytes = workbench_bytes(model, config, dtype)
-    log.info(
-        "workbench: up to %d bytes for %d rows at a time, and up to %d bytes more while a history is computed uncached",
-        slice_bytes,
-        config.pass_tokens,
-        uncached_bytes,
-    )
-
-
 def _log_environment(device: torch.device) -> None:
     log.info(
         "python %s (%s), torch %s, numpy %s, device %s, %d compute threads",
@@ -208,24 +190,12 @@ def _log_environment(device: torch.device) -> None:
 
 
 def _log_pools(mode: str, geometry: Geometry, pools: Pools) -> None:
-    pages = geometry.device_pages + geometry.onload_pages
-    page_bytes = pools.device_bytes // pages if pages else 0
     log.info(
-        "cache mode %s: device %d pages (%d tokens, %d bytes), onload buffer %d pages (%d tokens, %d bytes), "
-        "host %d chunks (%d tokens, %d bytes)",
+        "cache mode %s: device %d pages (%d tokens), onload buffer %d pages (%d tokens), "
+        "host %d chunks (%d tokens, %s)",
         mode,
-        geometry.device_pages, geometry.device_pages * geometry.page_tokens, geometry.device_pages * page_bytes,
-        geometry.onload_pages, geometry.onload_pages * geometry.page_tokens, geometry.onload_pages * page_bytes,
-        geometry.host_chunks, geometry.host_chunks * geometry.chunk_tokens, pools.host_bytes,
-    )  # fmt: skip
-
-
-def _log_device(model: HSTU, pools: Pools, device: torch.device) -> None:
-    """The breakdown of the paper's Appendix C, beside what the device says."""
-    free, total = torch.cuda.mem_get_info(device)
-    weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    log.info(
-        "%s (%s): pools %d bytes, weights %d bytes, torch holds %d bytes, free %d of %d bytes; host cache %s",
-        device, torch.cuda.get_device_name(device), pools.device_bytes, weight_bytes,
-        torch.cuda.memory_reserved(device), free, total, "page-locked" if pools.pinned else "pageable",
+        geometry.device_pages, geometry.device_pages * geometry.page_tokens,
+        geometry.onload_pages, geometry.onload_pages * geometry.page_tokens,
+        geometry.host_chunks, geometry.host_chunks * geometry.chunk_tokens,
+        "page-locked" if pools.pinned else "pageable",
     )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from mtserve_backend import footprint
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.cache.manager import CacheManager
 from mtserve_backend.cache.records import Geometry, OnloadTask, Visit
@@ -136,11 +137,7 @@ def _frozen_collection_ms() -> float:
 
 def resident_bytes() -> int:
     """Of this process, now; where the system does not say, the most it ever had."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * resource.getpagesize()
+    return footprint.resident_bytes() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def available_bytes() -> int | None:

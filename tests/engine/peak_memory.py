@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mtserve_backend import footprint
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.config import Config
 from mtserve_backend.engine import Engine
@@ -20,7 +21,7 @@ from mtserve_backend.models import weights
 from mtserve_backend.models.config import HSTUConfig
 from mtserve_backend.models.hstu import HSTU
 from mtserve_backend.ranking import RankAnswer, RankRequest
-from mtserve_backend.startup import build_engine, workbench_bytes
+from mtserve_backend.startup import build_engine
 
 ITEMS, ACTIONS, LENGTH = 5000, 5, 20_000
 PAGE = 4096
@@ -76,8 +77,10 @@ def main(folder: Path, mode: str, pass_tokens: int) -> None:
     serve(engine, [LENGTH, 700], 1000)
     done.set()
     watcher.join()
-    slice_bytes, uncached_bytes = workbench_bytes(engine.compute.model, config, torch.float32)
-    sys.stdout.write(f"{peak - before} {slice_bytes + (uncached_bytes if mode == 'recompute' else 0)}\n")
+    planned = footprint.footprint(
+        engine.compute.model, 0, engine.manager.geometry, engine._pools, config, torch.float32
+    )
+    sys.stdout.write(f"{peak - before} {planned.requests if mode == 'recompute' else planned.workbench}\n")
     engine.close(10)
 
 
