@@ -66,7 +66,7 @@ def lively_model(folder: Path, scoring: str = "target", seed: int = 0) -> HSTU:
     return model.eval().requires_grad_(False)
 
 
-def engine(folder: Path, **knobs: object) -> Engine:
+def engine(folder: Path, device: torch.device | None = None, **knobs: object) -> Engine:
     defaults: dict[str, object] = {
         "page_tokens": 4,
         "chunk_tokens": 8,
@@ -76,7 +76,7 @@ def engine(folder: Path, **knobs: object) -> Engine:
         "pass_tokens": 16,
         "threads": 1,
     }
-    return build_engine(Config.model_validate(defaults | knobs), folder)
+    return build_engine(Config.model_validate(defaults | knobs), folder, device)
 
 
 @torch.inference_mode()

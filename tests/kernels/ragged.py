@@ -98,12 +98,12 @@ class Scene:
         self.guarded_out = torch.full((rows + 2, ragged.width), UNTOUCHED, dtype=dtype)
         self.out = self.guarded_out[1:-1]
 
-    def copy(self, dtype: torch.dtype) -> Scene:
-        """The same, with the same values in another type."""
+    def copy(self, dtype: torch.dtype, where: torch.device | None = None) -> Scene:
+        """The same, with the same values in another type, or on another device."""
         other = object.__new__(Scene)
         other.segments, other.pages = self.segments, self.pages
         for name in ("q", "k", "v", "guarded", "guarded_out"):
-            setattr(other, name, getattr(self, name).to(dtype, copy=True))
+            setattr(other, name, getattr(self, name).to(where, dtype, copy=True))
         other.storage, other.out = other.guarded[1:-1], other.guarded_out[1:-1]
         return other
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ from mtserve_backend.engine import Engine
 from mtserve_backend.ranking import Code, RankAnswer, RankRequest, RequestError
 from tests.engine import worlds
 from tests.engine.test_batches import CANDIDATES, grown
-from tests.engine.test_exactness import rewrite
+from tests.engine.visits import rewrite
 from tests.engine.worlds import History
 from tests.races.weather import Weather
 
@@ -57,10 +58,11 @@ weathers = st.builds(
 
 
 @contextmanager
-def engine_of(knobs: dict[str, object]) -> Iterator[Engine]:
+def engine_of(knobs: dict[str, object], device: torch.device | None = None) -> Iterator[Engine]:
     page = int(str(knobs["page_tokens"]))
     engine = worlds.engine(
         _FOLDER,
+        device,
         page_tokens=page,
         chunk_tokens=page * int(str(knobs["chunk_pages"])),
         device_cache=f"{int(str(knobs['device_tokens'])) // page} pages",
@@ -76,12 +78,19 @@ def engine_of(knobs: dict[str, object]) -> Iterator[Engine]:
         engine.close(10)
 
 
-def run_through(knobs: dict[str, object], weather: Weather, rounds: int, dies: str | None, calm: bool = True) -> None:
+def run_through(
+    knobs: dict[str, object],
+    weather: Weather,
+    rounds: int,
+    dies: str | None,
+    device: torch.device | None = None,
+    stall: Callable[[float], None] = time.sleep,
+) -> None:
     """`dies` is a stream that is killed half way; what its transfers hold comes back all the same."""
     rng = np.random.default_rng(weather.seed)
     histories = [worlds.random_history(rng, int(rng.integers(1, 40))) for _ in range(6)]
-    with engine_of(knobs) as engine:
-        with weather.over():
+    with engine_of(knobs, device) as engine:
+        with weather.over(stall):
             for step in range(rounds):
                 if step == rounds // 2:
                     kill(engine, dies)
@@ -90,7 +99,7 @@ def run_through(knobs: dict[str, object], weather: Weather, rounds: int, dies: s
                 if rng.random() < 0.3:
                     engine.idle()
         settle(engine)
-        for _ in range(2 if calm else 0):  # and the sun comes out: what is kept is right
+        for _ in range(2):  # and the sun comes out: what is kept is right
             serve_some(engine, histories, rng)
         settle(engine)
         engine.manager.check()

@@ -38,8 +38,8 @@ class Weather:
     slow: frozenset[str]
 
     @contextmanager
-    def over(self) -> Iterator[list[str]]:
-        """Everything that moves moves through this; gives the list of what was hit."""
+    def over(self, stall: Callable[[float], None] = time.sleep) -> Iterator[list[str]]:
+        """Everything that moves moves through this; gives the list of what was hit. `stall` makes a stage late."""
         originals = {name: getattr(copies, name) for name in STAGES}
         rng, gate, hits = random.Random(self.seed), threading.Lock(), []
 
@@ -57,7 +57,7 @@ class Weather:
         def stage(name: str, work: Callable[..., None]) -> Callable[..., None]:
             def run(*arguments: object) -> None:
                 late, where = dice(name)
-                time.sleep(late)
+                stall(late)
                 if where == "before":
                     raise Lightning(f"before {name}")
                 if where == "during" and name == "copy":
@@ -66,7 +66,7 @@ class Weather:
                 work(*arguments)
                 if where:
                     raise Lightning(f"after {name}")
-                time.sleep(late / 2)
+                stall(late / 2)
 
             return run
 

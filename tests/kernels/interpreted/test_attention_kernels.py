@@ -16,28 +16,10 @@ from mtserve_backend.kernels import attention, device, paged
 from mtserve_backend.kernels.layout import Segment
 from mtserve_backend.kernels.paged import PagedBatch
 from mtserve_backend.kernels.tuning import Tuning, tuning_for
-from tests.kernels.ragged import UNTOUCHED, Part, Ragged, Scene, batches, same_bits
+from tests.kernels.against_reference import DTYPES, PAGE_TOKENS, by_kernels, by_reference, check, relative_error
+from tests.kernels.ragged import Part, Ragged, Scene, batches, same_bits
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-PAGE_TOKENS = (1, 3, 16, 32, 40)
 programs = st.sampled_from([1, 8, 64])
-
-
-def by_reference(scene: Scene) -> None:
-    for segment, pages in zip(scene.segments, scene.pages, strict=True):
-        attention.append(scene.storage, pages, scene.k, scene.v, segment)
-    for segment, pages in zip(scene.segments, scene.pages, strict=True):
-        attention.attend(scene.storage, pages, scene.q, scene.k, scene.v, segment, scene.out)
-
-
-def by_kernels(scene: Scene) -> PagedBatch:
-    batch = PagedBatch.of(scene.segments, scene.pages, scene.storage)
-    assert batch.gpu is not None
-    paged.append(scene.storage, batch, scene.k, scene.v)
-    appended = scene.guarded.clone()
-    paged.attend(scene.storage, batch, scene.q, scene.k, scene.v, scene.out)
-    assert same_bits(scene.guarded, appended), "attend wrote to the pages"
-    return batch
 
 
 def small(dtype: torch.dtype, head_dim: int) -> Tuning:
@@ -53,28 +35,6 @@ def configured(count: int, tiny: bool = True) -> Iterator[None]:
         if tiny:
             patch.setattr(paged, "tuning_for", small)
         yield
-
-
-def relative_error(scene: Scene, exact: Scene) -> float:
-    difference, largest = (scene.computed - exact.computed).abs(), exact.computed.abs()
-    return float(difference.max() / largest.max()) if largest.numel() and largest.max() else float(difference.sum())
-
-
-def check(ragged: Ragged, dtype: torch.dtype) -> None:
-    scene = Scene(ragged, dtype)
-    reference, exact = scene.copy(dtype), scene.copy(torch.float64)
-    by_reference(reference)
-    by_reference(exact)
-    by_kernels(scene)
-    assert same_bits(scene.guarded, reference.guarded), "append differs, or wrote outside its slots"
-    error = relative_error(scene, exact)
-    # In a shorter type the result itself is rounded once more, by up to half of epsilon.
-    allowed = 1e-5 if dtype is torch.float32 else 2 * relative_error(reference, exact) + torch.finfo(dtype).eps / 2
-    assert error <= allowed
-    written = torch.zeros(len(scene.guarded_out), dtype=torch.bool)
-    for segment in scene.segments:
-        written[1 + segment.first_row : 1 + segment.first_row + segment.rows] = True
-    assert (scene.guarded_out[~written] == UNTOUCHED).all(), "rows of no segment were written"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
