@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from mtserve_backend.kernels import device
 from tests.gpu.place import ASKED, INTERPRETED
 
 REASON = "no GPU here (MTSERVE_GPU_SUITE_ON=cpu tries the suite itself)"
@@ -51,6 +50,7 @@ def _interpreted_kernels() -> Iterator[None]:
     if not INTERPRETED:
         yield
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device, "runs_kernels", lambda _: True)
+    from tests.kernels.interpreter import kernels_on_the_cpu
+
+    with kernels_on_the_cpu():
         yield
