@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help venv demo test test-quick test-slow test-soak waits lint perf-core train constraints clean
+.PHONY: help venv demo test test-quick test-slow test-soak test-gpu sanitize-gpu gpu-packages waits lint perf-core train constraints clean
 
 help:
 	@echo "make demo        a real Triton, real users, three cache modes side by side (about 4 minutes after downloads)"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-quick  the same without the tests that start a server (about 5 minutes)"
 	@echo "make test-slow   the long searches for counter-examples (an hour)"
 	@echo "make test-soak   a server under random traffic for 20 minutes, or MTSERVE_SOAK_SECONDS"
+	@echo "make test-gpu    kernels, engine, races and memory on the GPU of this machine (GPU_PYTHON=python3: see docs/kernels.md)"
 	@echo "make waits       take every ordering of two streams away and see which test notices (5 minutes); writes docs/waits.md"
 	@echo "make perf-core   cached against recomputed, in process"
 	@echo "make train       train the committed model again (about 3 minutes)"
@@ -41,6 +42,25 @@ test-slow: venv
 
 test-soak: venv
 	$(BIN)/python -m pytest tests/server/test_soak.py -m soak -s
+
+# On a machine with a GPU that has its own torch and triton, GPU_PYTHON is its Python.
+GPU_PYTHON ?= $(BIN)/python
+
+test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),venv)
+	PYTHONPATH=client:$(GPU_PACKAGES) $(GPU_PYTHON) -m pytest -p no:cacheprovider tests/gpu tests/transfer
+
+sanitize-gpu:
+	PYTHONPATH=client:$(GPU_PACKAGES) compute-sanitizer --tool memcheck --error-exitcode 1 \
+		$(GPU_PYTHON) -m pytest -p no:cacheprovider -x tests/gpu/test_kernels.py
+
+# What the suite needs beside torch, triton and numpy, for another machine's Python, to be carried there.
+GPU_PACKAGES := .gpu-packages
+GPU_PYTHON_VERSION ?= 3.12
+gpu-packages: venv
+	$(BIN)/python -m pip install --quiet --target $(GPU_PACKAGES) --upgrade --no-deps --only-binary=:all: \
+		--python-version $(GPU_PYTHON_VERSION) --constraint constraints.txt pytest pytest-timeout iniconfig pluggy packaging \
+		pygments hypothesis sortedcontainers pydantic pydantic-core annotated-types typing-inspection typing-extensions \
+		safetensors tqdm
 
 waits: venv
 	$(BIN)/python -m tests.races.mutate_waits

@@ -95,9 +95,7 @@ def place(device: str, scale: str) -> Place:
     where = torch.device(device)
     if where.type == "cuda":
         if not torch.cuda.is_available():
-            raise RuntimeError(
-                f"torch {torch.__version__} sees no GPU here; --device cpu --scale small tries the parts"
-            )
+            raise RuntimeError(f"torch {torch.__version__} sees no GPU here; try `--device cpu --scale small`")
         where = torch.device("cuda", where.index or 0)
         torch.cuda.set_device(where)
     return Place(where, SCALES[scale])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mtserve_backend.models.config import HSTUConfig
-from perf.floors import Device, Request, Stage, floor, main, stages
+from perf.floors import LINK, PRODUCTS, Device, Request, Stage, floor, main, stages
 
 # One layer of two heads of 3: inner 6; hidden 5. A token's state is 12 values, 24 bytes.
 TINY = HSTUConfig(layers=1, heads=2, head_dim=3, hidden=5, items=9, actions=2, max_history=99, tasks=("x",))
@@ -23,13 +23,14 @@ def by_name(way: str, batch: int = 1) -> dict[str, Stage]:
 def test_a_device_hit_by_hand() -> None:
     found = by_name("device hit")
     # 5 rows, 5 x 24 weights.
-    assert found["projections"] == Stage("projections", 2 * 5 * 5 * 24, 2 * (5 * 24 + 5 * (5 + 24)))
+    assert found["projections"] == Stage("projections", PRODUCTS, 2 * 5 * 5 * 24, 2 * (5 * 24 + 5 * (5 + 24)))
     # New rows see 11 and 12 keys, candidates 12 and themselves.
     assert found["attention"].operations == 4 * 6 * (11 + 12 + 3 * 13)
     assert found["attention"].moved == 12 * 24 + 5 * 2 * 6 * 2
     assert found["output"].operations == 2 * 5 * 6 * 5
     assert found["append"].moved == 2 * 2 * 24
-    assert found["offload, behind"].linked == 2 * 24
+    assert found["offload"].linked == 2 * 24
+    assert found["offload"].behind
     assert "onload" not in found
 
 
@@ -42,9 +43,19 @@ def test_a_recompute_by_hand() -> None:
 def test_a_host_hit_moves_the_history_over_the_link() -> None:
     found = by_name("host hit", batch=4)
     assert found["onload"].linked == 4 * 10 * 24
-    assert found["scatter, behind"].moved == 2 * 4 * 10 * 24
+    assert found["scatter"].moved == 2 * 4 * 10 * 24
+    assert found["scatter"].behind
     device = Device("slow link", 1e12, 1e12, 1e3)
     assert floor(list(found.values()), device) == pytest.approx(0.96)
+    assert floor(list(found.values()), device, allowed=True) == pytest.approx(0.96 / LINK)
+
+
+def test_a_stage_may_cost_its_floor_over_what_is_aimed_at() -> None:
+    device = Device("", operations=100.0, memory=10.0, link=1.0)
+    assert Stage("attention", 0.5, operations=200.0, moved=10.0).allowed(device) == pytest.approx(4.0)
+    ahead, behind = Stage("a", 0.5, moved=10.0), Stage("b", 0.5, moved=1000.0, behind=True)
+    assert floor([ahead, behind], device) == pytest.approx(1.0)
+    assert floor([ahead, behind], device, allowed=True) == pytest.approx(2.0)
 
 
 def test_a_batch_reads_the_weights_once() -> None:
