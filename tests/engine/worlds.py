@@ -76,7 +76,7 @@ def engine(folder: Path, **knobs: object) -> Engine:
         "pass_tokens": 16,
         "threads": 1,
     }
-    return build_engine(Config.model_validate(defaults | knobs), folder)
+    return build_engine(Config(**(defaults | knobs)), folder)
 
 
 @torch.inference_mode()
