@@ -53,6 +53,7 @@ class EmbeddedServer:
         model_config_name: str = "",
         extra_arguments: Sequence[str] = (),
         interpreter: Path | None = None,
+        metrics: bool = True,
     ) -> None:
         self.repository = Path(repository).resolve()
         self._wanted = {"grpc": grpc_port, "http": http_port, "metrics": metrics_port}
@@ -65,6 +66,7 @@ class EmbeddedServer:
         self._model_config_name = model_config_name
         self._extra_arguments = list(extra_arguments)
         self._interpreter = interpreter
+        self._metrics = metrics
 
         self._ports: dict[str, int] = {}
         self._folder: Path | None = None
@@ -213,6 +215,7 @@ class EmbeddedServer:
                 log_verbose=self._log_verbose,
                 model_config_name=self._model_config_name,
             )
+            + ([] if self._metrics else ["--allow-metrics=false"])
             + self._extra_arguments,
             parent=os.getpid(),
             work_folder=str(installation.work_folder(self._folder)),
@@ -258,7 +261,8 @@ class EmbeddedServer:
         """All models are loaded; and the metrics are served too, which is the last thing that Triton
         starts.
         """
-        for url in (f"{self.http_url}/v2/health/ready", self.metrics_url):
+        ready = f"{self.http_url}/v2/health/ready"
+        for url in (ready, self.metrics_url) if self._metrics else (ready,):
             try:
                 urllib.request.urlopen(url, timeout=5).close()
             except OSError:  # nobody listens yet, or (HTTPError) 400: not all models are ready
