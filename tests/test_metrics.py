@@ -12,8 +12,9 @@ import mtserve_backend
 from mtserve_backend.cache.records import RECOMPUTE_REASONS
 from mtserve_backend.engine import Engine
 from mtserve_backend.metrics import meter as meters
-from mtserve_backend.metrics.families import FAMILIES, HISTOGRAMS, Family, Histogram, table
-from mtserve_backend.metrics.meter import MOST_TIMES, Meter, Times
+from mtserve_backend.metrics.distribution import Distribution
+from mtserve_backend.metrics.families import ALL, FAMILIES, HISTOGRAMS, Family, table
+from mtserve_backend.metrics.meter import Meter
 from mtserve_backend.metrics.publisher import Publisher
 from mtserve_backend.metrics.state import Fixed
 from mtserve_backend.ranking import Code, RankAnswer, RankRequest, RequestError
@@ -36,7 +37,7 @@ class Memory:
         self.calls = 0
         self.fails = False
 
-    def series(self, family: Family | Histogram, label_value: str) -> Kept:
+    def series(self, family: Family, label_value: str) -> Kept:
         return self.made.setdefault((family.name, label_value), Kept(self))
 
     def value(self, name: str, label_value: str = "") -> float:
@@ -45,7 +46,7 @@ class Memory:
 
 class Kept:
     def __init__(self, sink: Memory) -> None:
-        self.sink, self.value, self.observed = sink, 0.0, list[float]()
+        self.sink, self.value = sink, 0.0
 
     def increment(self, amount: float) -> None:
         assert amount > 0
@@ -55,10 +56,6 @@ class Kept:
     def set(self, value: float) -> None:
         self._called()
         self.value = value
-
-    def observe(self, value: float) -> None:
-        self._called()
-        self.observed.append(value)
 
     def _called(self) -> None:
         if self.sink.fails:
@@ -88,17 +85,17 @@ def serve(engine: Engine, meter: Meter, *histories: tuple[int, History]) -> list
 
 
 def test_names_follow_prometheus() -> None:
-    families = [*FAMILIES, *HISTOGRAMS]
-    assert len({family.name for family in families}) == len(families)
-    for family in families:
+    assert len({family.name for family in ALL}) == len(ALL) == len(FAMILIES) + 3 * len(HISTOGRAMS)
+    for family in FAMILIES:
         assert re.fullmatch(r"mtserve_[a-z_]+", family.name)
         assert family.name.endswith("_total") == (family.kind == "counter"), family.name
         assert family.name.endswith(UNITS) or family.name in COUNTS, family.name
         assert family.help.endswith(".")
         assert family.label not in ("user", "id", "model", "version", "le")
     for histogram in HISTOGRAMS:
-        assert histogram.name.endswith("_seconds")
-        assert sorted(set(histogram.buckets)) == list(histogram.buckets)
+        assert re.fullmatch(r"mtserve_[a-z_]+_seconds", histogram.name)
+        names = [family.name.removeprefix(histogram.name) for family in histogram.families()]
+        assert names == ["_bucket", "_sum", "_count"]
 
 
 def test_the_table_is_that_of_the_docs() -> None:
@@ -106,9 +103,9 @@ def test_the_table_is_that_of_the_docs() -> None:
 
 
 def test_labels_are_the_same_from_the_first_moment_on(engine: Engine, meter: Meter) -> None:
-    first = {(family.name, label) for family in FAMILIES for label, _ in family.read(meter.state())}
+    first = {(family.name, label) for family in ALL for label, _ in family.read(meter.state())}
     serve(engine, meter, (1, worlds.random_history(np.random.default_rng(0), 20)))
-    last = {(family.name, label) for family in FAMILIES for label, _ in family.read(meter.state())}
+    last = {(family.name, label) for family in ALL for label, _ in family.read(meter.state())}
     assert first == last
     assert {label for name, label in first if name == "mtserve_recomputed_tokens_total"} == set(RECOMPUTE_REASONS)
     assert {label for name, label in first if name == "mtserve_step_seconds_total"} == set(STEPS)
@@ -133,9 +130,10 @@ def test_what_is_told_adds_up(engine: Engine, meter: Meter) -> None:
     sources = ("device", "host", "recomputed", "new")
     assert [sink.value("mtserve_history_tokens_total", source) for source in sources] == told.tolist()
     assert sink.value("mtserve_requests_total", "ok") == answered
-    assert len(sink.made["mtserve_batch_seconds", ""].observed) == 30
-    assert sink.made["mtserve_batch_seconds", ""].observed == [0.01] * 30
-    assert len(sink.made["mtserve_wave_seconds", ""].observed) == sink.value("mtserve_waves_total") >= 30
+    assert sink.value("mtserve_batch_seconds_count") == 30
+    assert sink.value("mtserve_batch_seconds_sum") == pytest.approx(0.3)
+    assert [sink.value("mtserve_batch_seconds_bucket", bound) for bound in ("0.005", "0.01", "+Inf")] == [0, 30, 30]
+    assert sink.value("mtserve_wave_seconds_count") == sink.value("mtserve_waves_total") >= 30
     assert sink.value("mtserve_candidates_total") == answered * len(CANDIDATES)
     geometry = engine.manager.geometry
     assert sink.value("mtserve_pool_bytes", "device") == geometry.device_pages * 64
@@ -197,7 +195,7 @@ def test_gauges_end_at_zero_and_totals_stay(engine: Engine, meter: Meter) -> Non
     publisher.start()
     serve(engine, meter, (1, worlds.random_history(np.random.default_rng(0), 20)))
     publisher.stop()
-    for family in FAMILIES:
+    for family in ALL:
         for label, value in family.read(meter.state()):
             expected = 0 if family.kind == "gauge" else value
             assert sink.value(family.name, label) == pytest.approx(expected), family.name
@@ -219,12 +217,13 @@ def test_a_sink_that_fails_is_logged_once_and_harms_nobody(
     assert sink.value("mtserve_requests_total", "ok") == 3, "what could not be told is told later"
 
 
-def test_times_that_nobody_takes_are_bounded() -> None:
-    times = Times()
-    for _ in range(MOST_TIMES + 5):
-        times.add(1.0)
-    assert len(times.take()) == MOST_TIMES
-    assert times.take() == []
+def test_a_distribution_counts_as_prometheus_does() -> None:
+    distribution = Distribution((0.1, 1.0))
+    for seconds in (0.05, 0.1, 0.5, 7.0):
+        distribution.add(seconds)
+    state = distribution.state()
+    assert state.buckets == {"0.1": 2, "1.0": 3, "+Inf": 4}, "a bucket holds its bound, and all before it"
+    assert (state.count, state.seconds) == (4, pytest.approx(7.65))
 
 
 def test_looking_is_bounded_in_frequency(engine: Engine) -> None:

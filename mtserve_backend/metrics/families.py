@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mtserve_backend.metrics.meter import Meter
+from mtserve_backend.metrics.distribution import DistributionState
 from mtserve_backend.metrics.state import State
 
 Reading = Iterable[tuple[str, float]]
@@ -31,14 +31,19 @@ class Family:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Durations since the last time they were taken. `buckets` are upper bounds in seconds."""
+    """Durations, told as three families of totals, which are what Prometheus makes of a histogram."""
 
     name: str
     help: str
-    take: Callable[[Meter], list[float]]
-    buckets: tuple[float, ...]
-    kind: Literal["histogram"] = "histogram"
-    label: str = ""
+    read: Callable[[State], DistributionState]
+
+    def families(self) -> tuple[Family, Family, Family]:
+        read = self.read
+        return (
+            Family(f"{self.name}_bucket", "counter", self.help, _many(lambda state: read(state).buckets), "le"),
+            Family(f"{self.name}_sum", "counter", self.help, _one(lambda state: read(state).seconds)),
+            Family(f"{self.name}_count", "counter", self.help, _one(lambda state: read(state).count)),
+        )
 
 
 def _one(read: Callable[[State], float]) -> Callable[[State], Reading]:
@@ -298,36 +303,27 @@ FAMILIES: tuple[Family, ...] = (
     ),
 )
 
-_FROM_MILLISECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-_FROM_MICROSECONDS = (0.0001, 0.0005, *_FROM_MILLISECONDS)
-
 HISTOGRAMS: tuple[Histogram, ...] = (
     Histogram(
         "mtserve_batch_seconds",
         "From Triton's handing over a batch to its answers; Triton's own queue comes on top.",
-        lambda meter: meter.batch_times.take(),
-        _FROM_MILLISECONDS,
+        lambda state: state.requests.batch_times,
     ),
-    Histogram(
-        "mtserve_wave_seconds",
-        "Of one forward pass, all steps.",
-        lambda meter: meter.wave_times.take(),
-        _FROM_MILLISECONDS,
-    ),
+    Histogram("mtserve_wave_seconds", "Of one forward pass, all steps.", lambda state: state.engine.wave_times),
     Histogram(
         "mtserve_onload_wait_seconds",
         "What a wave with loads waited for them, beside what it computed meanwhile.",
-        lambda meter: meter.onload_waits.take(),
-        _FROM_MICROSECONDS,
+        lambda state: state.engine.onload_waits,
     ),
 )
+
+ALL: tuple[Family, ...] = (*FAMILIES, *(family for histogram in HISTOGRAMS for family in histogram.families()))
 
 
 def table() -> str:
     """All of them as Markdown."""
-    families: list[Family | Histogram] = [*FAMILIES, *HISTOGRAMS]
-    rows = [
-        f"| `{family.name}` | {family.kind} | {f'`{family.label}`' if family.label else ''} | {family.help} |"
-        for family in families
-    ]
-    return "\n".join(["| metric | kind | label | meaning |", "|---|---|---|---|", *rows])
+    rows: list[tuple[str, str, str, str]] = []
+    rows += [(f.name, f.kind, f"`{f.label}`" if f.label else "", f.help) for f in FAMILIES]
+    rows += [(h.name, "histogram", "`le`", h.help) for h in HISTOGRAMS]
+    lines = [f"| `{name}` | {kind} | {label} | {meaning} |" for name, kind, label, meaning in rows]
+    return "\n".join(["| metric | kind | label | meaning |", "|---|---|---|---|", *lines])

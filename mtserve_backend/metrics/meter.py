@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mtserve_backend.cache.records import OffloadTask
+from mtserve_backend.metrics.distribution import MICROSECONDS, MILLISECONDS, Distribution
 from mtserve_backend.metrics.state import EngineState, Fixed, RequestState, State
 from mtserve_backend.ranking import CacheInfo, Code, Outcome, RankAnswer
 from mtserve_backend.steps import STEPS, WaveReport
@@ -18,25 +18,10 @@ if TYPE_CHECKING:
 
 # The engine's thread looks at the engine at most so often: some 30 microseconds each time.
 LOOK_EVERY_S = 0.2
-# Times of batches and waves that nobody has taken yet. More are not kept: a sink that hangs costs no memory.
-MOST_TIMES = 100_000
 
 OK = "ok"
 OUTCOMES = (OK, *(code.value.lower() for code in Code))
 FOUND = ("device", "host", "nothing")
-
-
-class Times:
-    """Durations in seconds, appended by one thread and taken by another."""
-
-    def __init__(self) -> None:
-        self._values: deque[float] = deque(maxlen=MOST_TIMES)
-
-    def add(self, seconds: float) -> None:
-        self._values.append(seconds)
-
-    def take(self) -> list[float]:
-        return [self._values.popleft() for _ in range(len(self._values))]
 
 
 class Meter:
@@ -45,7 +30,8 @@ class Meter:
     def __init__(self, engine: Engine, fixed: Fixed, engine_up: Callable[[], bool] = lambda: True) -> None:
         self.fixed = fixed
         self.engine_up = engine_up
-        self.batch_times, self.wave_times, self.onload_waits = Times(), Times(), Times()
+        self._batch_times, self._wave_times = Distribution(MILLISECONDS), Distribution(MILLISECONDS)
+        self._onload_waits = Distribution(MICROSECONDS)
         self._engine = engine
         self._outcomes = dict.fromkeys(OUTCOMES, 0)
         self._visits = dict.fromkeys(FOUND, 0)
@@ -58,7 +44,7 @@ class Meter:
     def answered(self, outcomes: Sequence[Outcome], seconds: float) -> None:
         """A batch was answered, `seconds` after it was taken up."""
         self._batches += 1
-        self.batch_times.add(seconds)
+        self._batch_times.add(seconds)
         for outcome in outcomes:
             if isinstance(outcome, RankAnswer):
                 self._outcomes[OK] += 1
@@ -72,9 +58,9 @@ class Meter:
         self._rows += report.rows
         for step, seconds in report.steps.seconds.items():
             self._step_seconds[step] += seconds
-        self.wave_times.add(report.steps.total)
+        self._wave_times.add(report.steps.total)
         if report.steps.waited:
-            self.onload_waits.add(report.steps.waited)
+            self._onload_waits.add(report.steps.waited)
 
     def look(self) -> None:
         """Between batches, and when there is nothing to do."""
@@ -90,6 +76,7 @@ class Meter:
             outcomes=dict(self._outcomes),
             visits=dict(self._visits),
             candidates=self._candidates,
+            batch_times=self._batch_times.state(),
             engine_up=self.engine_up(),
         )
         return State(self.fixed, self._seen, requests)
@@ -108,6 +95,8 @@ class Meter:
             waves=self._waves,
             rows=self._rows,
             step_seconds=dict(self._step_seconds),
+            wave_times=self._wave_times.state(),
+            onload_waits=self._onload_waits.state(),
             onload_seconds=engine.moves.onloader.load_seconds,
             scatter_seconds=engine.moves.onloader.scatter_seconds,
             offload_seconds=engine.moves.offloader.seconds,

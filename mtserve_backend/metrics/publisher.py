@@ -7,13 +7,13 @@ import threading
 import time
 from typing import Protocol
 
-from mtserve_backend.metrics.families import FAMILIES, HISTOGRAMS, Family, Histogram
+from mtserve_backend.metrics.families import ALL, Family
 from mtserve_backend.metrics.meter import Meter
 from mtserve_backend.metrics.state import State
 
 log = logging.getLogger(__name__)
 
-PUBLISH_EVERY_S = 0.25
+PUBLISH_EVERY_S = 0.5
 # Gauges are told again so often though they have not changed: a model that is loaded anew shares its series with its
 # predecessor, which sets them to zero when it goes.
 REPEAT_GAUGES_S = 5.0
@@ -25,13 +25,12 @@ class Series(Protocol):
 
     def increment(self, amount: float) -> None: ...
     def set(self, value: float) -> None: ...
-    def observe(self, value: float) -> None: ...
 
 
 class Sink(Protocol):
     """Where series live."""
 
-    def series(self, family: Family | Histogram, label_value: str) -> Series:
+    def series(self, family: Family, label_value: str) -> Series:
         """A series of this model; there already if it was asked for before."""
         ...
 
@@ -45,8 +44,7 @@ class Publisher:
         self._sink = sink  # kept: a server drops the series of a sink that is gone
         self._told: dict[tuple[str, str], float] = {}
         self._series: dict[tuple[str, str], Series] = {}
-        self._histograms = [(histogram, sink.series(histogram, "")) for histogram in HISTOGRAMS]
-        for family in FAMILIES:
+        for family in ALL:
             for label_value, _ in family.read(meter.state()):
                 self._series[family.name, label_value] = sink.series(family, label_value)
         self._repeat_from = 0.0
@@ -71,16 +69,13 @@ class Publisher:
         repeat = time.monotonic() >= self._repeat_from
         if repeat:
             self._repeat_from = time.monotonic() + REPEAT_GAUGES_S
-        for family in FAMILIES:
+        for family in ALL:
             for label_value, value in family.read(state):
                 key = family.name, label_value
                 if family.kind == "gauge":
                     self._tell_gauge(key, 0.0 if ending else value, repeat or ending)
                 else:
                     self._tell_counter(key, value)
-        for histogram, series in self._histograms:
-            for seconds in histogram.take(self._meter):
-                series.observe(seconds)
 
     def _tell_counter(self, key: tuple[str, str], value: float) -> None:
         grown = value - self._told.get(key, 0.0)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mtserve_backend.cache.records import Counters, Geometry, RecomputeReason
+from mtserve_backend.metrics.distribution import DistributionState
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class EngineState:
     waves: int
     rows: int
     step_seconds: Mapping[str, float]
+    wave_times: DistributionState
+    onload_waits: DistributionState
     onload_seconds: float
     scatter_seconds: float
     offload_seconds: float
@@ -55,6 +58,7 @@ class RequestState:
     outcomes: Mapping[str, int]
     visits: Mapping[str, int]
     candidates: int
+    batch_times: DistributionState
     engine_up: bool
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from mtserve_backend.metrics.families import Family, Histogram
+from mtserve_backend.metrics.families import Family
 from mtserve_backend.metrics.meter import Meter
 from mtserve_backend.metrics.publisher import Publisher, Series
 
@@ -22,19 +22,15 @@ class TritonSink:
         self._families: dict[str, Any] = {}
         self._series: dict[tuple[str, str], Any] = {}
 
-    def series(self, family: Family | Histogram, label_value: str) -> Series:
+    def series(self, family: Family, label_value: str) -> Series:
         key = family.name, label_value
         if key not in self._series:
             labels = {**self._labels, family.label: label_value} if family.label else self._labels
-            if isinstance(family, Histogram):
-                made = self._family(family).Metric(labels=labels, buckets=list(family.buckets))
-            else:
-                made = self._family(family).Metric(labels=labels)
-            self._series[key] = made
+            self._series[key] = self._family(family).Metric(labels=labels)
         found: Series = self._series[key]
         return found
 
-    def _family(self, family: Family | Histogram) -> Any:
+    def _family(self, family: Family) -> Any:
         if family.name not in self._families:
             kind = getattr(pb_utils.MetricFamily, family.kind.upper())
             self._families[family.name] = pb_utils.MetricFamily(name=family.name, description=family.help, kind=kind)

@@ -13,14 +13,14 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from mtserve_backend import repository
+from mtserve_backend.commands.scrape import Scrape, scrape
 from mtserve_backend.embedded import EmbeddedServer
-from mtserve_backend.metrics.families import FAMILIES, HISTOGRAMS
+from mtserve_backend.metrics.families import ALL
 from mtserve_backend.models.hstu import HSTU
 from tests.engine import worlds
 from tests.engine.worlds import History
 from tests.server.lively import CANDIDATES, KNOBS, MODEL, forget, serving, visit
 from tests.server.raw import Raw
-from tests.server.scrape import Samples, by, scrape, value
 from tests.server.test_embedded import within
 
 MODES = ("hierarchical", "device", "recompute")
@@ -66,7 +66,7 @@ class Truth:
         self.outcomes[outcome] += 1
 
 
-def settled(url: str, holds: Callable[[Samples], bool]) -> Samples:
+def settled(url: str, holds: Callable[[Scrape], bool]) -> Scrape:
     """Once a condition holds; published totals follow the requests by a second or so."""
     assert within(15, lambda: holds(scrape(url))), "the metrics port never came to say so"
     return scrape(url)
@@ -77,7 +77,7 @@ def test_totals_are_those_of_the_answers(running: EmbeddedServer, model: tuple[H
     rng, truth = np.random.default_rng(7), Truth()
     histories = {user: worlds.random_history(rng, int(rng.integers(10, 50))) for user in range(1, 13)}
     before = scrape(running.metrics_url)
-    assert value(before, "mtserve_requests_total", {"outcome": "ok"}, mode) == 0, "there from the start, at zero"
+    assert before.value("mtserve_requests_total", mode, outcome="ok") == 0, "there from the start, at zero"
     with closing(Raw("grpc", running)) as raw:
         for turn in range(4):
             for user in rng.permutation(list(histories)):
@@ -94,82 +94,78 @@ def test_totals_are_those_of_the_answers(running: EmbeddedServer, model: tuple[H
         truth.send(raw, mode, forget(2))
     total, tokens_total = sum(truth.outcomes.values()), truth.tokens.sum()
 
-    def told(samples: Samples) -> bool:
-        requests = by(samples, "mtserve_requests_total", "outcome", mode)
-        tokens = by(samples, "mtserve_history_tokens_total", "source", mode)
-        forgotten = value(samples, "mtserve_users_forgotten_total", None, mode)
+    def told(samples: Scrape) -> bool:
+        requests = samples.by("mtserve_requests_total", "outcome", mode)
+        tokens = samples.by("mtserve_history_tokens_total", "source", mode)
+        forgotten = samples.value("mtserve_users_forgotten_total", mode)
         return (sum(requests.values()), sum(tokens.values()), forgotten) == (total, tokens_total, 1)
 
     samples = settled(running.metrics_url, told)
-    outcomes = by(samples, "mtserve_requests_total", "outcome", mode)
+    outcomes = samples.by("mtserve_requests_total", "outcome", mode)
     assert {name: count for name, count in outcomes.items() if count} == truth.outcomes
-    tokens = by(samples, "mtserve_history_tokens_total", "source", mode)
+    tokens = samples.by("mtserve_history_tokens_total", "source", mode)
     assert [tokens[source] for source in ("device", "host", "recomputed", "new")] == truth.tokens.tolist()
-    assert sum(by(samples, "mtserve_recomputed_tokens_total", "reason", mode).values()) == truth.tokens[2]
-    assert {k: v for k, v in by(samples, "mtserve_visits_total", "found", mode).items() if v} == truth.found
-    assert value(samples, "mtserve_candidates_total", None, mode) == truth.candidates
-    assert value(samples, "mtserve_users", {"tier": "known"}, mode) == len(histories) - 1
-    assert value(samples, "mtserve_engine_up", None, mode) == 1
-    assert value(samples, "mtserve_streams_broken", None, mode) == 0
-    assert value(samples, "mtserve_batches_total", None, mode) == value(
-        samples, "mtserve_batch_seconds_count", None, mode
-    )
-    ratio = by(samples, "mtserve_hit_ratio", "tier", mode)
+    assert sum(samples.by("mtserve_recomputed_tokens_total", "reason", mode).values()) == truth.tokens[2]
+    assert {k: v for k, v in samples.by("mtserve_visits_total", "found", mode).items() if v} == truth.found
+    assert samples.value("mtserve_candidates_total", mode) == truth.candidates
+    assert samples.value("mtserve_users", mode, tier="known") == len(histories) - 1
+    assert samples.value("mtserve_engine_up", mode) == 1
+    assert samples.value("mtserve_streams_broken", mode) == 0
+    assert samples.value("mtserve_batches_total", mode) == samples.value("mtserve_batch_seconds_count", mode)
+    ratio = samples.by("mtserve_hit_ratio", "tier", mode)
     assert ratio["device"] == pytest.approx(truth.tokens[0] / truth.tokens.sum(), rel=1e-4)
     assert ratio["host"] == pytest.approx(truth.tokens[1] / truth.tokens.sum(), rel=1e-4)
     _check_mode(samples, mode, truth, model[0])
 
 
-def _check_mode(samples: Samples, mode: str, truth: Truth, model: HSTU) -> None:
+def _check_mode(samples: Scrape, mode: str, truth: Truth, model: HSTU) -> None:
     """What the mode's pools, and the moves between them, must be."""
     token_bytes = model.kv_shape.values_per_token * 4
     page = token_bytes * int(KNOBS["page_tokens"])
-    pools = by(samples, "mtserve_pool_bytes", "pool", mode)
+    pools = samples.by("mtserve_pool_bytes", "pool", mode)
     sizes = {
         "device": 0 if mode == "recompute" else 60 * page,
         "onload": 16 * page if mode == "hierarchical" else 0,
         "host": 40 * 2 * page if mode == "hierarchical" else 0,
     }
     assert pools == sizes
-    used = by(samples, "mtserve_pool_used_bytes", "pool", mode)
+    used = samples.by("mtserve_pool_used_bytes", "pool", mode)
     assert all(0 <= used[pool] <= pools[pool] and used[pool] % page == 0 for pool in pools)
-    cached = by(samples, "mtserve_cached_tokens", "tier", mode)
+    cached = samples.by("mtserve_cached_tokens", "tier", mode)
     assert cached["device"] * token_bytes <= used["device"] + used["onload"]
-    reasons = by(samples, "mtserve_recomputed_tokens_total", "reason", mode)
-    moved = by(samples, "mtserve_transfer_bytes_total", "direction", mode)
-    seconds = by(samples, "mtserve_transfer_seconds_total", "direction", mode)
-    evicted = by(samples, "mtserve_evictions_total", "tier", mode)
+    reasons = samples.by("mtserve_recomputed_tokens_total", "reason", mode)
+    moved = samples.by("mtserve_transfer_bytes_total", "direction", mode)
+    seconds = samples.by("mtserve_transfer_seconds_total", "direction", mode)
+    evicted = samples.by("mtserve_evictions_total", "tier", mode)
     if mode == "hierarchical":
         assert truth.tokens[1] > 0
         assert moved["onload"] >= truth.tokens[1] * token_bytes * 0.9
         assert moved["offload"] > 0
         assert all((seconds[direction] > 0) == (moved[direction] > 0) for direction in moved)
-        assert value(samples, "mtserve_onload_wait_seconds_count", None, mode) > 0
+        assert samples.value("mtserve_onload_wait_seconds_count", mode) > 0
         assert evicted["device"] > 0
     else:
         assert not any(moved.values())
         assert not any(seconds.values())
-        assert value(samples, "mtserve_onload_wait_seconds_count", None, mode) == 0
+        assert samples.value("mtserve_onload_wait_seconds_count", mode) == 0
     if mode == "device":
         assert evicted["device"] > 0
         assert reasons["evicted"] > 0
     if mode == "recompute":
         assert reasons == {**dict.fromkeys(reasons, 0), "uncached": truth.tokens[2]}
-        assert value(samples, "mtserve_uncached_requests_total", None, mode) == sum(truth.found.values()) - 1
-    steps = by(samples, "mtserve_step_seconds_total", "step", mode)
+        assert samples.value("mtserve_uncached_requests_total", mode) == sum(truth.found.values()) - 1
+    steps = samples.by("mtserve_step_seconds_total", "step", mode)
     assert len(steps) == 10
     assert steps["8 encode"] > 0
-    assert value(samples, "mtserve_wave_seconds_count", None, mode) == value(samples, "mtserve_waves_total", None, mode)
-    assert value(samples, "mtserve_rows_total", None, mode) >= truth.tokens[3] + truth.candidates
+    assert samples.value("mtserve_wave_seconds_count", mode) == samples.value("mtserve_waves_total", mode)
+    assert samples.value("mtserve_rows_total", mode) >= truth.tokens[3] + truth.candidates
 
 
 def test_everything_in_the_table_is_there(running: EmbeddedServer) -> None:
     samples = scrape(running.metrics_url)
-    names = {name for name, _ in samples if name.startswith("mtserve_")}
-    expected = {family.name for family in FAMILIES}
-    expected |= {f"{h.name}{part}" for h in HISTOGRAMS for part in ("_bucket", "_sum", "_count")}
-    assert names == expected
-    for name, labels in samples:
+    names = {name for name, _ in samples.samples if name.startswith("mtserve_")}
+    assert names == {family.name for family in ALL}
+    for name, labels in samples.samples:
         if name.startswith("mtserve_"):
             assert {"model", "version"} <= dict(labels).keys()
 
@@ -180,19 +176,19 @@ def test_no_user_is_named(running: EmbeddedServer) -> None:
     with closing(Raw("grpc", running)) as raw:
         raw.send(MODEL, visit(secret, history))
     before = scrape(running.metrics_url)
-    samples = settled(running.metrics_url, lambda s: s.keys() == before.keys())
-    assert not any(secret in f"{name}{labels}" for name, labels in samples)
+    samples = settled(running.metrics_url, lambda s: s.samples.keys() == before.samples.keys())
+    assert not any(secret in f"{name}{labels}" for name, labels in samples.samples)
 
 
 def test_a_reload_begins_anew_and_totals_go_on(model: tuple[HSTU, Path], tmp_path: Path) -> None:
     """Triton keeps a model's series when it is loaded again: totals never fall, and gauges are the new model's."""
     history = worlds.random_history(np.random.default_rng(2), 40)
 
-    def known(samples: Samples) -> float:
-        return value(samples, "mtserve_users", {"tier": "known"})
+    def known(samples: Scrape) -> float:
+        return samples.value("mtserve_users", MODEL, tier="known")
 
-    def ok(samples: Samples) -> float:
-        return value(samples, "mtserve_requests_total", {"outcome": "ok"})
+    def ok(samples: Scrape) -> float:
+        return samples.value("mtserve_requests_total", MODEL, outcome="ok")
 
     with serving(tmp_path, model[1], extra_arguments=EXPLICIT) as server, closing(Raw("grpc", server)) as raw:
         for user in (1, 2, 3):
@@ -203,7 +199,7 @@ def test_a_reload_begins_anew_and_totals_go_on(model: tuple[HSTU, Path], tmp_pat
         raw.send(MODEL, visit(1, history))
         settled(server.metrics_url, lambda s: ok(s) == 4 and known(s) == 1)
         raw.client.unload_model(MODEL)
-        settled(server.metrics_url, lambda s: known(s) == 0 and value(s, "mtserve_engine_up") == 0 and ok(s) == 4)
+        settled(server.metrics_url, lambda s: known(s) == 0 and s.value("mtserve_engine_up", MODEL) == 0 and ok(s) == 4)
 
 
 def test_a_server_without_metrics_serves(model: tuple[HSTU, Path], tmp_path: Path) -> None:
@@ -235,10 +231,10 @@ def test_totals_are_exact_after_many_requests_at_once(running: EmbeddedServer) -
         thread.start()
     for thread in threads:
         thread.join(60)
-    start = value(before, "mtserve_requests_total", {"outcome": "ok"})
+    start = before.value("mtserve_requests_total", MODEL, outcome="ok")
     samples = settled(
-        running.metrics_url, lambda s: value(s, "mtserve_requests_total", {"outcome": "ok"}) == start + 8 * 50
+        running.metrics_url, lambda s: s.value("mtserve_requests_total", MODEL, outcome="ok") == start + 8 * 50
     )
     assert sum(answered.acquire(blocking=False) for _ in range(401)) == 400
-    batches = value(samples, "mtserve_batches_total") - value(before, "mtserve_batches_total")
+    batches = samples.value("mtserve_batches_total", MODEL) - before.value("mtserve_batches_total", MODEL)
     assert 0 < batches <= 400
