@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mtserve_backend.commands.doctor import Finding, examine
+from mtserve_backend.commands.package import PackageOptions, package
 from mtserve_backend.commands.serve import ServeOptions, serve
 from mtserve_backend.embedded import ServerError
 from mtserve_backend.repository import RepositoryError, parse_settings
@@ -32,6 +33,16 @@ examples:
   mtserve doctor
   mtserve doctor --weights w --set host_cache=64GiB --grpc-port 9001
   mtserve doctor --json | jq '.[] | select(.status != "ok")'
+
+"""
+_PACKAGE_EXAMPLES = """\
+examples:
+  mtserve package --model-dir runs/kuairand/weights --out /models
+  mtserve package --model-dir w --out /models --gpus 0 --set device_cache=40GiB --set host_cache=200GiB
+  mtserve package --model-dir w --out /models --gpus 0,1     (writes hstu_0 and hstu_1, one a GPU)
+
+A folder that `mtserve package` wrote before is replaced. A server in explicit mode takes the new one when told to:
+  curl -X POST localhost:8000/v2/repository/models/hstu/load
 
 """
 
@@ -60,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_doctor(commands)
+    _add_package(commands)
     return parser
 
 
@@ -103,6 +115,49 @@ def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     _add_common(command)
     command.add_argument("--json", action="store_true", help="print a JSON list of {check, status, text}")
     command.set_defaults(run=_doctor)
+
+
+def _add_package(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "package",
+        help="write a self-contained model folder for a Triton server",
+        description="Write OUT/NAME/{config.pbtxt,1/model.py,1/mtserve_backend,1/weights}: a model folder for any\n"
+        "Triton server whose Python has torch, numpy and nvtx. Prints the folders written.",
+        epilog=_PACKAGE_EXAMPLES + _EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "--model-dir",
+        dest="weights",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the folder with config.json and model.safetensors",
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model repository to write into")
+    command.add_argument("--name", default="hstu", help="the model's name in Triton (default: hstu)")
+    command.add_argument(
+        "--gpus",
+        type=_gpus,
+        default=(),
+        metavar="N[,N...]",
+        help="the GPU to compute on; several: a model for each, NAME_0, NAME_1, ... (default: none, the CPU)",
+    )
+    command.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a knob of docs/operations.md; repeat it for more",
+    )
+    for option, text in (
+        ("--max-batch-size", "the most requests in one execution"),
+        ("--queue-delay-us", "microseconds that a lone request waits for company"),
+        ("--max-waiting-users", "users with a request waiting or running at one time"),
+    ):
+        command.add_argument(option, type=int, metavar="N", help=f"{text} (default: as shipped)")
+    command.set_defaults(run=_package)
 
 
 def _add_common(command: argparse.ArgumentParser) -> None:
@@ -150,6 +205,13 @@ def _seconds(text: str) -> int:
     return seconds
 
 
+def _gpus(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of GPUs, as in 0 or 0,1") from error
+
+
 def _serve_options(options: argparse.Namespace) -> ServeOptions:
     given = vars(options) | {"settings": parse_settings(options.settings)}
     return ServeOptions(**{name: given[name] for name in ServeOptions.__dataclass_fields__ if name in given})
@@ -164,6 +226,13 @@ def _doctor(options: argparse.Namespace) -> int:
     findings = examine(_serve_options(options))
     print(json.dumps([asdict(finding) for finding in findings], indent=2) if options.json else _report(findings))
     return int(any(finding.status == "problem" for finding in findings))
+
+
+def _package(options: argparse.Namespace) -> int:
+    given = vars(options) | {"settings": parse_settings(options.settings)}
+    for folder in package(PackageOptions(**{name: given[name] for name in PackageOptions.__dataclass_fields__})):
+        print(folder)
+    return 0
 
 
 def _report(findings: Sequence[Finding]) -> str:

@@ -6,12 +6,11 @@ The table of knobs in docs/operations.md is made from the descriptions here (`py
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-
+from mtserve_backend.fields import Field, FieldError, Record
 from mtserve_backend.sizes import Size
 
 # Keys of the Python backend itself, which Triton leaves among a model's parameters.
@@ -19,80 +18,85 @@ TRITON_KEYS = frozenset(
     {"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS", "TRITON_BATCH_STRATEGY_PATH", "DISABLE_AUTO_COMPLETE"}
 )
 
+SIZES = ("device_cache", "onload_buffer", "host_cache", "user_log")
+
 
 class ConfigError(ValueError):
     """A knob is unknown or has a value it cannot have; the message says which, and what would be right."""
 
 
-class Config(BaseModel):
+class Config(Record):
     """The knobs of one model."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     model_dir: str = Field(
-        "", description="folder of config.json and model.safetensors; empty: `weights` beside model.py"
+        default="", description="folder of config.json and model.safetensors; empty: `weights` beside model.py"
     )
     cache_mode: Literal["hierarchical", "device", "recompute"] = Field(
-        "hierarchical", description="keep user states on device and host, on the device only, or not at all"
+        default="hierarchical", description="keep user states on device and host, on the device only, or not at all"
     )
-    page_tokens: int = Field(32, ge=1, le=4096, description="tokens in a device page")
-    chunk_tokens: int = Field(1024, ge=1, le=65536, description="tokens in a host chunk; a multiple of page_tokens")
-    device_cache: str = Field("1GiB", description="device memory for user states (size)")
-    onload_buffer: str = Field("256MiB", description="device memory in which loaded states are read in place (size)")
-    host_cache: str = Field("4GiB", description="host memory for user states (size)")
+    page_tokens: int = Field(default=32, ge=1, le=4096, description="tokens in a device page")
+    chunk_tokens: int = Field(
+        default=1024, ge=1, le=65536, description="tokens in a host chunk; a multiple of page_tokens"
+    )
+    device_cache: str = Field(default="1GiB", description="device memory for user states (size)")
+    onload_buffer: str = Field(
+        default="256MiB", description="device memory in which loaded states are read in place (size)"
+    )
+    host_cache: str = Field(default="4GiB", description="host memory for user states (size)")
     host_memory: Literal["pinned", "pageable"] = Field(
-        "pinned",
+        default="pinned",
         description="pinned: copied to and from directly; pageable: through two pinned staging buffers each way",
     )
-    copy_workers: int = Field(2, ge=1, le=64, description="threads that copy into and out of a pageable host cache")
+    copy_workers: int = Field(
+        default=2, ge=1, le=64, description="threads that copy into and out of a pageable host cache"
+    )
     offload_quota_tokens: int = Field(
-        65536, ge=0, description="tokens in transient offload buffers; at least chunk_tokens, or 0: never offload"
+        default=65536,
+        ge=0,
+        description="tokens in transient offload buffers; at least chunk_tokens, or 0: never offload",
     )
     user_log: str = Field(
-        "256MiB", description="memory for the users' token logs, in bytes; the longest unseen are forgotten"
+        default="256MiB", description="memory for the users' token logs, in bytes; the longest unseen are forgotten"
     )
-    pass_tokens: int = Field(8192, ge=16, description="rows computed at once; longer work is done in slices")
-    max_candidates: int = Field(10_000, ge=1, description="candidates in one request")
-    max_events: int = Field(100_000, ge=1, description="history events in one request")
+    pass_tokens: int = Field(default=8192, ge=16, description="rows computed at once; longer work is done in slices")
+    max_candidates: int = Field(default=10_000, ge=1, description="candidates in one request")
+    max_events: int = Field(default=100_000, ge=1, description="history events in one request")
     zero_on_free: bool = Field(
-        False, description="overwrite pages and chunks as they become free, and transient buffers after use"
+        default=False, description="overwrite pages and chunks as they become free, and transient buffers after use"
     )
     unknown_items: Literal["error", "oov"] = Field(
-        "error", description="an item ID outside the vocabulary is an error, or the model's out-of-vocabulary row"
+        default="error",
+        description="an item ID outside the vocabulary is an error, or the model's out-of-vocabulary row",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="of weights, states and products; on a CPU float32 is the fast one"
+        default="float32", description="of weights, states and products; on a CPU float32 is the fast one"
     )
-    threads: int = Field(0, ge=0, le=1024, description="processor threads for compute; 0: as many as there are cores")
+    threads: int = Field(
+        default=0, ge=0, le=1024, description="processor threads for compute; 0: as many as there are cores"
+    )
     transfer_timeout_s: float = Field(
-        2.0, gt=0, description="a load later than this is given up and the user recomputed"
+        default=2.0, gt=0, description="a load later than this is given up and the user recomputed"
     )
-    request_timeout_s: float = Field(60.0, gt=0, description="a batch later than this is answered UNAVAILABLE")
+    request_timeout_s: float = Field(default=60.0, gt=0, description="a batch later than this is answered UNAVAILABLE")
     check_books: bool = Field(
-        False,
+        default=False,
         description="debugging: check the cache's books after every batch; slow; a difference ends service",
     )
 
-    @field_validator("device_cache", "onload_buffer", "host_cache", "user_log")
-    @classmethod
-    def _size(cls, value: str) -> str:
-        Size.parse(value)
-        return value
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Config:
+    def _inconsistencies(self) -> Iterator[str]:
+        wrong = [problem for name in SIZES if (problem := _wrong_size(name, getattr(self, name)))]
+        if wrong:
+            yield from wrong
+            return
         if self.chunk_tokens % self.page_tokens:
-            raise ValueError(
-                f"chunk_tokens ({self.chunk_tokens}) must be a multiple of page_tokens ({self.page_tokens})"
-            )
+            yield f"chunk_tokens ({self.chunk_tokens}) must be a multiple of page_tokens ({self.page_tokens})"
         if 0 < self.offload_quota_tokens < self.chunk_tokens:
-            raise ValueError(
+            yield (
                 f"offload_quota_tokens ({self.offload_quota_tokens}) is less than a chunk and would never save one; "
                 f"give at least chunk_tokens ({self.chunk_tokens}), or 0 to stop offloading"
             )
         if Size.parse(self.user_log).unit != "bytes":
-            raise ValueError("user_log is given in bytes, for example '256MiB'")
-        return self
+            yield "user_log is given in bytes, for example '256MiB'"
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, str]) -> Config:
@@ -102,14 +106,17 @@ class Config(BaseModel):
         if unknown:
             raise ConfigError("; ".join(unknown_key(key) for key in unknown))
         try:
-            return cls.model_validate({key: value for key, value in own.items() if value != "" or key == "model_dir"})
-        except ValidationError as error:
-            problems = (
-                f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}"
-                + (f" (got {e['input']!r})" if e["loc"] else "")
-                for e in error.errors()
-            )
-            raise ConfigError("; ".join(problem.lstrip(": ") for problem in problems)) from error
+            return cls.from_text({key: value for key, value in own.items() if value != "" or key == "model_dir"})
+        except FieldError as error:
+            raise ConfigError(str(error)) from error
+
+
+def _wrong_size(name: str, text: str) -> str | None:
+    try:
+        Size.parse(text)
+    except ValueError as error:
+        return f"{name}: {error}"
+    return None
 
 
 def unknown_key(key: str) -> str:
@@ -121,9 +128,7 @@ def unknown_key(key: str) -> str:
 
 def knob_table() -> str:
     """The knobs as a Markdown table."""
-    rows = [
-        f"| `{name}` | `{field.get_default()!s}` | {field.description} |" for name, field in Config.model_fields.items()
-    ]
+    rows = [f"| `{name}` | `{field.default!s}` | {field.description} |" for name, field in Config.model_fields.items()]
     return "\n".join(["| knob | default | meaning |", "|---|---|---|", *rows])
 
 

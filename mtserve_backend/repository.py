@@ -8,10 +8,9 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mtserve_backend.config import Config
+from mtserve_backend.config import Config, ConfigError
 
 MODEL = "hstu"
 
@@ -55,7 +54,7 @@ def write_model(
         raise RepositoryError("model_dir is set by naming the weights' folder (--weights DIR), not as a parameter.")
     for key, value in (parameters or {}).items():
         message.parameters[key].string_value = value
-    read_knobs(_strings(message))
+    read_knobs(strings(message))
     # An absolute path in any case: the copy of model.py has no weights/ beside it.
     weights = Path(weights_dir).resolve() if weights_dir is not None else _weights_folder(model, message)
     message.parameters["model_dir"].string_value = str(weights)
@@ -65,7 +64,7 @@ def write_model(
     (folder / "1").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(model / "1" / "model.py", folder / "1" / "model.py")
     heading = f"# Composed by mtserve from {template}, where every line is explained.\n"
-    (folder / "config.pbtxt").write_text(heading + _text(message), encoding="utf-8")
+    (folder / "config.pbtxt").write_text(heading + text(message), encoding="utf-8")
     return folder
 
 
@@ -98,16 +97,18 @@ def read_model(folder: Path, config: str = "cpu") -> ModelSummary:
     return ModelSummary(
         name=folder.name,
         on_gpu=any(group.Kind.Name(group.kind) == "KIND_GPU" for group in message.instance_group),
-        parameters=_strings(message),
+        parameters=strings(message),
         weights=_weights_folder(folder, message),
     )
 
 
-def read_knobs(parameters: Mapping[str, str]) -> "Config":
-    """The parameters as the model itself will read them. Raises RepositoryError naming every wrong one."""
-    # Imported here: `mtserve doctor` must be able to say that pydantic is missing.
-    from mtserve_backend.config import Config, ConfigError
+def shipped_model(config: str) -> Any:
+    """The shipped model's configuration, "cpu" or another variant, as Triton's own ModelConfig message."""
+    return _parse(_template(shipped() / MODEL, config))
 
+
+def read_knobs(parameters: Mapping[str, str]) -> Config:
+    """The parameters as the model itself will read them. Raises RepositoryError naming every wrong one."""
     try:
         return Config.from_parameters(parameters)
     except ConfigError as error:
@@ -116,10 +117,11 @@ def read_knobs(parameters: Mapping[str, str]) -> "Config":
 
 def _weights_folder(model: Path, message: Any) -> Path:
     """Where a model looks for its weights: model_dir, which starts beside model.py; weights/ when empty."""
-    return (model / "1" / (_strings(message).get("model_dir") or "weights")).resolve()
+    return (model / "1" / (strings(message).get("model_dir") or "weights")).resolve()
 
 
-def _strings(message: Any) -> dict[str, str]:
+def strings(message: Any) -> dict[str, str]:
+    """A configuration's parameters."""
     return {key: parameter.string_value for key, parameter in message.parameters.items()}
 
 
@@ -144,7 +146,8 @@ def _parse(path: Path) -> Any:
         raise RepositoryError(f"{path} is not a valid model configuration: {error}") from error
 
 
-def _text(message: Any) -> str:
+def text(message: Any) -> str:
+    """A configuration as it stands in a config.pbtxt."""
     _, text_format = _protobuf()
     return str(text_format.MessageToString(message))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 
@@ -26,8 +26,10 @@ Batch = tuple[Sequence[RankRequest], "Future[list[Outcome]]"]
 class RankingService:
     """`rank` may be called by any thread; the engine is touched by one."""
 
-    def __init__(self, engine: Engine, request_timeout_s: float) -> None:
+    def __init__(self, engine: Engine, request_timeout_s: float, look: Callable[[], None] = lambda: None) -> None:
+        """`look` is called on the engine's thread between batches and when it is idle."""
         self.engine = engine
+        self._look = look
         self._timeout_s = request_timeout_s
         self._inbox: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._closed = False
@@ -46,6 +48,11 @@ class RankingService:
         except FutureTimeout:
             future.cancel()
             return self._unavailable(requests, f"the engine did not answer within {self._timeout_s:g} s")
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are computed: the engine's thread is there, and the stream that computes."""
+        return not self._closed and self._thread.is_alive() and self.engine.compute.stream.broken is None
 
     def close(self, timeout_s: float) -> None:
         """Finish what was accepted, stop the streams. Logs what does not stop within `timeout_s`, and returns."""
@@ -77,6 +84,7 @@ class RankingService:
             batch = self._inbox.get(timeout=BUSY_UPKEEP_S if busy else IDLE_UPKEEP_S)
         except queue.Empty:
             self.engine.idle()
+            self._look()
             return True
         if batch is None:
             return False
@@ -91,6 +99,7 @@ class RankingService:
         future.set_result(outcomes)
         self.engine.idle()
         self._collector.between_batches()
+        self._look()
         return True
 
     def _refuse_waiting(self) -> None:

@@ -37,6 +37,8 @@ class Job:
                 self.new = self.lease.new
             self.lease.recomputed += self.lease.new - self.new
             self.lease.new = self.new
+            if self.attempts:
+                self.lease.reason = "failed"
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def figures(measured: Measured) -> dict[str, Any]:
     """For --json."""
     return {
         "movielens": {mode: asdict(summary) for mode, summary in summarize(measured.movielens).items()},
-        "paper_model": CONFIG.model_dump(),
+        "paper_model": CONFIG.to_json(),
         "paper": {mode: asdict(summary) for mode, summary in summarize(measured.paper).items()},
         "sweep": [
             {"mode": mode, "found": found, "history": length, "p50_ms": 1e3 * seconds}

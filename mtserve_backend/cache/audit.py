@@ -53,6 +53,7 @@ def audit(manager: Books) -> None:
     _equal("tokens being offloaded", offloading, manager.offloading_tokens)
     _equal("tokens on the device", sum(r.device_length for r in records), manager.counters.on_device)
     _equal("tokens on the host", sum(r.host_length for r in records), manager.counters.on_host)
+    _equal("recomputed tokens", sum(manager.counters.recomputed_because.values()), manager.counters.recomputed)
     owners = {*records, *manager.leased, *(t.record for t in manager.tasks)}
     _equal("pins", len(manager.tasks) + len(manager.leased), sum(r.pins for r in owners))
 

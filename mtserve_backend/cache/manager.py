@@ -18,6 +18,7 @@ from mtserve_backend.cache.records import (
     LookUp,
     OffloadTask,
     OnloadTask,
+    RecomputeReason,
     User,
     UserRecord,
     Visit,
@@ -132,6 +133,7 @@ class CacheManager:
         counters.found_device += lease.found_device
         counters.found_host += lease.found_host
         counters.recomputed += lease.recomputed
+        counters.recomputed_because[lease.reason] += lease.recomputed
         counters.new += lease.new
         self._end_lease(record)
         self._bound_logs()
@@ -258,6 +260,7 @@ class CacheManager:
 
     def _lease(self, look_up: LookUp, pages: Slots | None, cached: int, found_device: int) -> Lease:
         record, comparison = look_up.record, look_up.comparison
+        reason = self._reason(look_up, pages, cached)
         before = record.log.size_bytes
         record.log.rewrite(comparison.base, comparison.agreed, look_up.visit.tokens)
         if record.user is not None:
@@ -279,7 +282,18 @@ class CacheManager:
             new=length - known,
             total_length=comparison.total,
             onload=None if pages is None else record.onload,
+            reason=reason,
         )
+
+    @staticmethod
+    def _reason(look_up: LookUp, pages: Slots | None, cached: int) -> RecomputeReason:
+        """Why known tokens are to be computed again, if any are; asked before the log is rewritten."""
+        log, comparison = look_up.record.log, look_up.comparison
+        if pages is None:
+            return "uncached"
+        if log.start != comparison.base:
+            return "window"
+        return "rewritten" if cached and comparison.agreed < log.stop else "evicted"
 
     def _start_offload(self, record: UserRecord, stop: int) -> OffloadTask | None:
         """For positions up to `stop`, or for fewer chunks if there is no room for more; None if for none."""

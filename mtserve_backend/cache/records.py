@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from mtserve_backend.cache.history import Comparison, TokenLog, Tokens
 from mtserve_backend.cache.slots import NO_SLOTS, Slots
+
+# Why known tokens were computed again; docs/metrics.md says what each means.
+RecomputeReason = Literal["evicted", "rewritten", "window", "uncached", "failed"]
+RECOMPUTE_REASONS: tuple[RecomputeReason, ...] = get_args(RecomputeReason)
 
 User = int | str | None  # None: nobody; nothing is kept
 
@@ -135,6 +139,7 @@ class Lease:
     new: int
     total_length: int
     onload: OnloadTask | None = None
+    reason: RecomputeReason = "evicted"
 
     def fresh(self) -> Tokens:
         """The tokens whose keys are to be computed."""
@@ -180,6 +185,7 @@ class Counters:
     host_evictions: int = 0
     logs_dropped: int = 0
     users_forgotten: int = 0
+    recomputed_because: dict[RecomputeReason, int] = field(default_factory=lambda: dict.fromkeys(RECOMPUTE_REASONS, 0))
 
     @property
     def on_device(self) -> int:

@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from mtserve_backend import repository
+from mtserve_backend.commands.memory import available_memory, pool_bytes
 from mtserve_backend.commands.serve import ServeOptions
+from mtserve_backend.config import Config, ConfigError
 from mtserve_backend.embedded import ServerError, installation, ports, shared_memory
-
-if TYPE_CHECKING:
-    from mtserve_backend.config import Config
+from mtserve_backend.models.config import HSTUConfig, ModelConfigError
 
 Status = Literal["ok", "warning", "problem"]
 
@@ -21,7 +21,7 @@ _GIB = 1 << 30
 # What the wheel's libraries were built against.
 _GLIBC = (2, 35)
 _SERVER_PACKAGES = ("nvidia-pytriton", "tritonclient")
-_MODEL_PACKAGES = ("torch", "safetensors", "pydantic", "nvtx")
+_MODEL_PACKAGES = ("torch", "nvtx")
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,6 @@ def _ports(options: ServeOptions) -> Iterator[Finding]:
 
 
 def _models(options: ServeOptions) -> Iterator[Finding]:
-    if installation.installed("pydantic") is None:  # reported above; without it no configuration can be read
-        return
-    from mtserve_backend.commands.memory import available_memory, pool_bytes
-    from mtserve_backend.models.config import HSTUConfig, ModelConfigError
-
     try:
         source = options.repository or repository.shipped()
         folders = [source / repository.MODEL] if options.settings or options.weights else _model_folders(source)
@@ -180,7 +175,7 @@ def _source_of(folder: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def _weights(model: str, folder: Path, knobs: "Config") -> Finding:
+def _weights(model: str, folder: Path, knobs: Config) -> Finding:
     file = folder / "model.safetensors"
     if not os.access(file, os.R_OK):
         text = f"{file} is missing or not readable: name the weights' folder with --weights."
@@ -188,7 +183,6 @@ def _weights(model: str, folder: Path, knobs: "Config") -> Finding:
     if all(installation.installed(package) for package in _MODEL_PACKAGES):  # what is missing is reported above
         import torch
 
-        from mtserve_backend.config import ConfigError
         from mtserve_backend.models.weights import WeightsError, load
         from mtserve_backend.startup import plan_geometry
 

@@ -101,9 +101,9 @@ def find_libpython() -> Path:
     )
 
 
-def lay_out(installation: Installation, folder: Path) -> dict[str, str]:
+def lay_out(installation: Installation, folder: Path, interpreter: Path | None = None) -> dict[str, str]:
     """Fill the private folder (symlinks only); returns the environment to start the server with, from
-    `work_folder`.
+    `work_folder`. With another `interpreter` models find its packages and none of ours.
     """
     backend = folder / "backends" / "python"
     backend.mkdir(parents=True)
@@ -116,10 +116,11 @@ def lay_out(installation: Installation, folder: Path) -> dict[str, str]:
     # must not get.
     (libraries / LIBPYTHON).symlink_to(installation.libpython)
     work_folder(folder).mkdir()
-    (work_folder(folder) / "mtserve_backend").symlink_to(Path(mtserve_backend.__file__).resolve().parent)
+    if interpreter is None:
+        (work_folder(folder) / "mtserve_backend").symlink_to(Path(mtserve_backend.__file__).resolve().parent)
 
     environment = dict(os.environ)
-    environment["PATH"] = _join(_interpreter_folder(folder), environment.get("PATH"))
+    environment["PATH"] = _join(_interpreter_folder(folder, interpreter), environment.get("PATH"))
     environment["LD_LIBRARY_PATH"] = _join(installation.libraries, libraries, environment.get("LD_LIBRARY_PATH"))
     return environment
 
@@ -158,10 +159,14 @@ def _known_to_loader() -> list[Path]:
     return [Path(parts[1]) for parts in lines if len(parts) == 2 and parts[0].startswith(LIBPYTHON)]
 
 
-def _interpreter_folder(folder: Path) -> Path:
-    """A folder whose `python3` is this interpreter: its own, or one with a link where it has no such name
+def _interpreter_folder(folder: Path, interpreter: Path | None) -> Path:
+    """A folder whose `python3` is the interpreter: its own, or (for ours) one with a link where it has no such name
     there.
     """
+    if interpreter is not None:
+        if not os.access(interpreter.parent / "python3", os.X_OK):
+            raise ServerError(f"There is no python3 beside {interpreter}, where the Python backend would look for it.")
+        return interpreter.parent
     own = Path(sys.executable).parent
     if (own / "python3").exists() and (own / "python3").samefile(sys.executable):
         return own

@@ -33,7 +33,8 @@ class EmbeddedServer:
 
     It ends with the process that created it, however that one ends (keeper.py says how); threads may come
     and go. A port of 0 means any free one. Without `log_file` the log lies in a private folder and goes with
-    it.
+    it. Models find the packages of `interpreter`, a Python of this one's minor version; without it, this Python's and
+    the mtserve_backend that runs here.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class EmbeddedServer:
         ready_timeout: float = 300.0,
         model_config_name: str = "",
         extra_arguments: Sequence[str] = (),
+        interpreter: Path | None = None,
+        metrics: bool = True,
     ) -> None:
         self.repository = Path(repository).resolve()
         self._wanted = {"grpc": grpc_port, "http": http_port, "metrics": metrics_port}
@@ -62,6 +65,8 @@ class EmbeddedServer:
         self._ready_timeout = ready_timeout
         self._model_config_name = model_config_name
         self._extra_arguments = list(extra_arguments)
+        self._interpreter = interpreter
+        self._metrics = metrics
 
         self._ports: dict[str, int] = {}
         self._folder: Path | None = None
@@ -193,7 +198,7 @@ class EmbeddedServer:
 
     def _launch(self, found: installation.Installation) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="mtserve-server-"))
-        environment = installation.lay_out(found, self._folder)
+        environment = installation.lay_out(found, self._folder, self._interpreter)
         log_path = self._log_file or self._folder / _PRIVATE_LOG
         self._log_start = _prepare_log(log_path)
         if self._echo_log:
@@ -210,6 +215,7 @@ class EmbeddedServer:
                 log_verbose=self._log_verbose,
                 model_config_name=self._model_config_name,
             )
+            + ([] if self._metrics else ["--allow-metrics=false"])
             + self._extra_arguments,
             parent=os.getpid(),
             work_folder=str(installation.work_folder(self._folder)),
@@ -255,7 +261,8 @@ class EmbeddedServer:
         """All models are loaded; and the metrics are served too, which is the last thing that Triton
         starts.
         """
-        for url in (f"{self.http_url}/v2/health/ready", self.metrics_url):
+        ready = f"{self.http_url}/v2/health/ready"
+        for url in (ready, self.metrics_url) if self._metrics else (ready,):
             try:
                 urllib.request.urlopen(url, timeout=5).close()
             except OSError:  # nobody listens yet, or (HTTPError) 400: not all models are ready

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from mtserve_backend.fields import Field, Record
 
 
 class ModelConfigError(ValueError):
     """config.json is missing, unreadable or wrong; the message names the file and each field."""
 
 
-class HSTUConfig(BaseModel):
+class HSTUConfig(Record):
     """Everything HSTU's arithmetic depends on besides its weights."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     architecture: Literal["hstu"] = "hstu"
     layers: int = Field(ge=1)
@@ -34,19 +34,17 @@ class HSTUConfig(BaseModel):
     norm_eps: float = Field(default=1e-6, gt=0)
     oov_item: int | None = Field(default=None, ge=0, description="the row that stands for unknown item IDs")
 
-    @model_validator(mode="after")
-    def _consistent(self) -> HSTUConfig:
+    def _inconsistencies(self) -> Iterator[str]:
         if self.scoring == "next_item" and self.tasks:
-            raise ValueError("scoring 'next_item' has one score a candidate: leave tasks empty")
+            yield "scoring 'next_item' has one score a candidate: leave tasks empty"
         if self.tasks and not self.tie_output:
-            raise ValueError("a model with a task head has no output matrix: leave tie_output true")
+            yield "a model with a task head has no output matrix: leave tie_output true"
         if len(set(self.tasks)) != len(self.tasks):
-            raise ValueError("tasks must have different names")
+            yield "tasks must have different names"
         if self.window_stride > self.max_history:
-            raise ValueError("window_stride must not exceed max_history")
+            yield "window_stride must not exceed max_history"
         if self.oov_item is not None and self.oov_item >= self.items:
-            raise ValueError(f"oov_item must be below items ({self.items})")
-        return self
+            yield f"oov_item must be below items ({self.items})"
 
     @property
     def stride(self) -> int:
@@ -64,9 +62,6 @@ class HSTUConfig(BaseModel):
         except OSError as error:
             raise ModelConfigError(f"cannot read the model's configuration {path}: {error.strerror}") from error
         try:
-            return cls.model_validate_json(content)
-        except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']} (got {e['input']!r:.60})" for e in error.errors()
-            )
-            raise ModelConfigError(f"{path}: {problems}") from error
+            return cls.from_json(json.loads(content))
+        except (ValueError, RecursionError) as error:  # JSON's own errors and FieldError are ValueErrors
+            raise ModelConfigError(f"{path}: {error}") from error

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from mtserve_backend.models.config import HSTUConfig
 from mtserve_backend.models.hstu import HSTU
+from mtserve_backend.models.tensor_file import TensorFile, TensorFileError
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -32,8 +32,11 @@ class LoadedModel:
 
 def save(model: HSTU, folder: Path) -> None:
     """Write config.json and model.safetensors into `folder`, which is made if need be."""
+    # Imported here: a server, which only reads, need not have it.
+    from safetensors.torch import save_file
+
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_FILE).write_text(model.config.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (folder / CONFIG_FILE).write_text(json.dumps(model.config.to_json(), indent=2) + "\n", encoding="utf-8")
     state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     save_file(state, folder / WEIGHTS_FILE)
     # safetensors leaves it to the owner alone; a server in a container is another user.
@@ -56,13 +59,12 @@ def _read_checked(path: Path, model: HSTU) -> dict[str, torch.Tensor]:
         raise WeightsError(f"there are no weights at {path}: a model folder holds {CONFIG_FILE} and {WEIGHTS_FILE}")
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     try:
-        with safe_open(path, framework="pt") as file:
-            found = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
-            report = _differences(expected, found)
+        with TensorFile(path) as file:
+            report = _differences(expected, {key: entry.shape for key, entry in file.entries.items()})
             if report:
                 raise WeightsError(f"{path} does not fit its {CONFIG_FILE}: {report}")
-            state = {key: file.get_tensor(key) for key in expected}
-    except SafetensorError as error:
+            state = {key: file.read(key) for key in expected}
+    except (TensorFileError, OSError) as error:
         raise WeightsError(f"{path} is not a readable safetensors file: {error}") from error
     spoilt = [key for key, tensor in state.items() if not tensor.isfinite().all()]
     if spoilt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,15 @@ import torch
 import triton_python_backend_utils as pb_utils
 
 from mtserve_backend.config import Config, ConfigError, weights_folder
+from mtserve_backend.engine import Engine
+from mtserve_backend.metrics.meter import Meter
+from mtserve_backend.metrics.state import Fixed
 from mtserve_backend.models.config import ModelConfigError
 from mtserve_backend.models.weights import WeightsError
 from mtserve_backend.ranking import Code, Outcome, RankRequest, RequestError
 from mtserve_backend.service import RankingService
-from mtserve_backend.serving import logs, tensors
+from mtserve_backend.serving import logs, metrics, tensors
+from mtserve_backend.sizes import Size
 from mtserve_backend.startup import build_engine
 from mtserve_backend.transfer.pools import PoolError
 
@@ -43,12 +48,16 @@ class TritonPythonModel:
             if args["model_instance_kind"] == "GPU":
                 device = torch.device("cuda", int(args["model_instance_device_id"]))
             engine = build_engine(config, weights_folder(config, version_folder), device)
+            self._meter = Meter(engine, _fixed(engine, config))
         except (ConfigError, ModelConfigError, WeightsError, PoolError) as error:
             raise pb_utils.TritonModelException(f"{args['model_name']}: {error}") from error
-        self._service = RankingService(engine, config.request_timeout_s)
+        self._service = RankingService(engine, config.request_timeout_s, self._meter.look)
+        self._meter.engine_up = lambda: self._service.ready
+        self._publisher = metrics.publish(self._meter, args["model_name"], args["model_version"])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """One response a request, in order; a bad request is answered with its own error."""
+        begin = time.perf_counter()
         outcomes: list[Outcome | None] = []
         good: list[RankRequest] = []
         for request in requests:
@@ -62,12 +71,30 @@ class TritonPythonModel:
                 log.exception("a request could not be read")
                 outcomes.append(RequestError(Code.INVALID_ARG, "the request could not be read; see docs/protocol.md"))
         answered = iter(self._service.rank(good) if good else ())
-        return [tensors.respond(next(answered) if outcome is None else outcome) for outcome in outcomes]
+        settled = [next(answered) if outcome is None else outcome for outcome in outcomes]
+        self._meter.answered(settled, time.perf_counter() - begin)
+        return [tensors.respond(outcome) for outcome in settled]
+
+    def is_ready(self) -> bool:
+        """Asked by servers that know of it (not 24.10's): false sends requests elsewhere before they fail here."""
+        return self._service.ready
 
     def finalize(self) -> None:
         """Let the engine finish, within bounds."""
         self._service.close(CLOSE_TIMEOUT_S)
+        if self._publisher is not None:
+            self._publisher.stop()
         log.info("finalized")
+
+
+def _fixed(engine: Engine, config: Config) -> Fixed:
+    token_bytes = engine.compute.model.kv_shape.values_per_token * getattr(torch, config.dtype).itemsize
+    return Fixed(
+        geometry=engine.manager.geometry,
+        page_bytes=token_bytes * config.page_tokens,
+        quota_tokens=config.offload_quota_tokens,
+        log_limit_bytes=Size.parse(config.user_log).amount,
+    )
 
 
 def _check_round_trip() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from mtserve_backend.transfer.streams import CpuEvent, CpuStream, Event, StreamBroken, Told, WaitTimeout
+from mtserve_backend.transfer.streams import CpuEvent, CpuStream, Event, Stamp, StreamBroken, Told, WaitTimeout
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,17 @@ class CudaEvent(CpuEvent):
     def hold_back(self, stream: torch.cuda.Stream) -> None:
         """Have the device run what comes next on `stream` after this event, which must be issued."""
         stream.wait_event(self._cuda)
+
+
+class CudaStamp:
+    """Of the device's own time."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self.event.record(stream)
+
+    def seconds_until(self, later: Stamp) -> float:
+        return float(self.event.elapsed_time(later.event)) / 1e3 if isinstance(later, CudaStamp) else 0.0
 
 
 def _follow(stream: torch.cuda.Stream, event: Event, timeout_s: float | None) -> None:
@@ -127,6 +138,9 @@ class HostedCudaStream(CpuStream):
         event = CudaEvent(self.name, self._stream)
         event.reached()
         return event
+
+    def stamp(self) -> CudaStamp:
+        return CudaStamp(self._stream)
 
     def notify(self, told: Told) -> None:
         def done_or_failed(error: BaseException | None) -> None:

@@ -16,13 +16,17 @@ from mtserve_backend.kernels import copies
 from mtserve_backend.transfer.completions import Completion, CompletionQueue
 from mtserve_backend.transfer.paths import HostPath
 from mtserve_backend.transfer.pools import Pools
+from mtserve_backend.transfer.stopwatch import Stopwatch
 from mtserve_backend.transfer.streams import CopyStream, Event, StreamBroken
 
 log = logging.getLogger(__name__)
 
 
 class Offloader:
-    """Submits tasks to the offload stream. With `zero` the transient buffers are overwritten after use."""
+    """Submits tasks to the offload stream. With `zero` the transient buffers are overwritten after use.
+
+    `seconds` is how long the stream was at work, up to what was reported last.
+    """
 
     def __init__(
         self, pools: Pools, path: HostPath, offload: CopyStream, completions: CompletionQueue, zero: bool = False
@@ -32,6 +36,7 @@ class Offloader:
         self._offload = offload
         self._completions = completions
         self._zero = zero
+        self.seconds = 0.0
 
     @property
     def broken(self) -> bool:
@@ -40,7 +45,7 @@ class Offloader:
 
     def save(self, task: OffloadTask, after: Event) -> None:
         """Start a task. `after` is the compute that wrote its pages. Never raises: what cannot start has failed."""
-        job = _Job(task)
+        job = _Job(task, Stopwatch(self._offload))
         try:
             self._offload.wait(after)
             self._offload.submit(partial(self._run, job))
@@ -57,8 +62,9 @@ class Offloader:
                 (device.shape[0], len(pages), *device.shape[2:]), dtype=device.dtype, device=device.device
             )
             try:
-                copies.gather_pages(buffer, device, pages)
-                self._path.save(buffer, self._pools.host, job.task.runs, self._offload)
+                with job.watch.lap():
+                    copies.gather_pages(buffer, device, pages)
+                    self._path.save(buffer, self._pools.host, job.task.runs, self._offload)
             finally:
                 if self._zero:
                     copies.zero_all(buffer)
@@ -67,10 +73,12 @@ class Offloader:
             job.failed = True
 
     def _report(self, job: _Job, error: BaseException | None) -> None:
+        self.seconds += job.watch.take()
         self._completions.put(Completion(job.task, job.failed or error is not None))
 
 
 @dataclass(eq=False)
 class _Job:
     task: OffloadTask
+    watch: Stopwatch
     failed: bool = False

@@ -15,6 +15,7 @@ from mtserve_backend.kernels import copies
 from mtserve_backend.transfer.completions import Completion, CompletionQueue
 from mtserve_backend.transfer.paths import HostPath
 from mtserve_backend.transfer.pools import Pools
+from mtserve_backend.transfer.stopwatch import Stopwatch
 from mtserve_backend.transfer.streams import CopyStream, Event, StreamBroken
 
 log = logging.getLogger(__name__)
@@ -30,9 +31,13 @@ class OnloadFailed(RuntimeError):
 
 @dataclass(eq=False)
 class OnloadHandle:
-    """One task on its way. `failed` is written by the copying threads before the event that follows it."""
+    """One task on its way. `failed` is written by the copying threads before the event that follows it.
+
+    `watch` times the load, and is shared by all that were loaded together.
+    """
 
     task: OnloadTask
+    watch: Stopwatch
     layers: list[Event] = field(default_factory=list)
     failed: bool = False
     scattering: bool = False
@@ -44,7 +49,10 @@ class OnloadHandle:
 
 
 class Onloader:
-    """Submits loads to the onload stream and scatters to the scatter stream."""
+    """Submits loads to the onload stream and scatters to the scatter stream.
+
+    `load_seconds` and `scatter_seconds` are how long they were at work, up to what was reported last.
+    """
 
     def __init__(
         self, pools: Pools, path: HostPath, onload: CopyStream, scatter: CopyStream, completions: CompletionQueue
@@ -54,13 +62,15 @@ class Onloader:
         self._onload = onload
         self._scatter = scatter
         self._completions = completions
+        self.load_seconds = self.scatter_seconds = 0.0
 
     def load(self, tasks: Sequence[OnloadTask], after: Event | None) -> list[OnloadHandle]:
         """Start loading: layer 0 of every task first, then layer 1, ...; the tasks share an event a layer.
 
         `after` is the last use of the pages loaded into. Never raises: a load that cannot be started is failed.
         """
-        handles = [OnloadHandle(task) for task in tasks]
+        watch = Stopwatch(self._onload)
+        handles = [OnloadHandle(task, watch) for task in tasks]
         try:
             if after is not None:
                 self._onload.wait(after)
@@ -76,45 +86,50 @@ class Onloader:
 
     def scatter(self, *handles: OnloadHandle) -> None:
         """Start moving the staged pages to primary ones, each layer as it arrives; then report completion."""
+        watch = Stopwatch(self._scatter)
         fresh = [handle for handle in handles if not handle.scattering]
         for handle in fresh:
             handle.scattering = True
         try:
             for layer in range(len(self._device) if fresh else 0):
-                self._scatter_arrived([handle for handle in fresh if layer < len(handle.layers)], layer)
+                self._scatter_arrived([handle for handle in fresh if layer < len(handle.layers)], layer, watch)
         except StreamBroken:
             for handle in fresh:
                 handle.failed = True
         if fresh:
-            self._scatter.notify(partial(self._scattered, fresh))
+            self._scatter.notify(partial(self._scattered, fresh, watch))
 
     def _load_layer(self, handles: Sequence[OnloadHandle], layer: int) -> None:
-        for handle in handles:
-            self._guarded(handle, partial(self._load_task, handle.task, layer))
+        with handles[0].watch.lap():
+            for handle in handles:
+                self._guarded(handle, partial(self._load_task, handle.task, layer))
 
     def _load_task(self, task: OnloadTask, layer: int) -> None:
         self._path.load(self._host[layer], self._device[layer], task.runs, self._onload)
 
-    def _scatter_arrived(self, handles: Sequence[OnloadHandle], layer: int) -> None:
+    def _scatter_arrived(self, handles: Sequence[OnloadHandle], layer: int, watch: Stopwatch) -> None:
         for arrived in dict.fromkeys(handle.layers[layer] for handle in handles):
             self._scatter.wait(arrived)
         staged = [handle for handle in handles if len(handle.task.staged)]
         if staged:
-            self._scatter.submit(partial(self._scatter_layer, staged, layer))
+            self._scatter.submit(partial(self._scatter_layer, staged, layer, watch))
 
-    def _scatter_layer(self, handles: Sequence[OnloadHandle], layer: int) -> None:
-        for handle in handles:
-            task = handle.task
-            self._guarded(handle, partial(copies.scatter_pages, self._device[layer], task.staged, task.primary))
+    def _scatter_layer(self, handles: Sequence[OnloadHandle], layer: int, watch: Stopwatch) -> None:
+        with watch.lap():
+            for handle in handles:
+                task = handle.task
+                self._guarded(handle, partial(copies.scatter_pages, self._device[layer], task.staged, task.primary))
 
-    def _scattered(self, handles: Sequence[OnloadHandle], error: BaseException | None) -> None:
+    def _scattered(self, handles: Sequence[OnloadHandle], watch: Stopwatch, error: BaseException | None) -> None:
         """The scatter stream is through, which waited for the loads; if it died, the loads may still be at work."""
         if error is None:
+            self.scatter_seconds += watch.take()
             self._report(handles, None)
         else:
             self._onload.notify(lambda _: self._report(handles, error))
 
     def _report(self, handles: Sequence[OnloadHandle], error: BaseException | None) -> None:
+        self.load_seconds += sum(handle.watch.take() for handle in handles)
         for handle in handles:
             self._completions.put(Completion(handle.task, handle.failed or error is not None))
 

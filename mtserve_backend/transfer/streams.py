@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -76,8 +77,20 @@ class Stream(Protocol):
         ...
 
 
+class Stamp(Protocol):
+    """A moment of a stream's own time."""
+
+    def seconds_until(self, later: Stamp) -> float:
+        """Seconds to a later moment of the same stream, once the stream's work has passed it."""
+        ...
+
+
 class CopyStream(Stream, Protocol):
     """A stream with a thread of its own, for work that may block it and that nobody waits for."""
+
+    def stamp(self) -> Stamp:
+        """For a work item of this stream: the moment at which the device comes to this point of the item."""
+        ...
 
     def mark(self) -> Event:
         """For a work item of this stream: an event at this point of the item."""
@@ -90,6 +103,16 @@ class CopyStream(Stream, Protocol):
         that was submitted before runs any more.
         """
         ...
+
+
+class CpuStamp:
+    """Of a stream whose thread does the work itself."""
+
+    def __init__(self) -> None:
+        self.time = time.perf_counter()
+
+    def seconds_until(self, later: Stamp) -> float:
+        return later.time - self.time if isinstance(later, CpuStamp) else 0.0
 
 
 class CpuEvent:
@@ -166,6 +189,9 @@ class CpuStream:
         event = CpuEvent(self.name)
         event.reached()
         return event
+
+    def stamp(self) -> Stamp:
+        return CpuStamp()
 
     def notify(self, told: Told) -> None:
         try:

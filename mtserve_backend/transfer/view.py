@@ -74,6 +74,8 @@ class CacheView:
 
     def await_layer(self, layer: int) -> None:
         """Order what follows after the arrival of the layer's keys. Raises `OnloadFailed`."""
+        if not self._handles:
+            return
         late: list[OnloadHandle] = []
         begin = time.perf_counter()
         for handle in self._handles:

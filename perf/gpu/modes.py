@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -29,12 +30,13 @@ DEVICE_HITS = 0.64
 # Three groups: whoever comes from the host has been pushed off the device by the other two.
 TURNS = 3
 WARM_UP = 3
+Mode: TypeAlias = Literal["recompute", "device", "hierarchical"]
 
 
 class Visits:
     """Users of one engine with histories of about the scale's length; each visit brings new events and candidates."""
 
-    def __init__(self, place: Place, folder: Path, batch: int, mode: str, groups: int) -> None:
+    def __init__(self, place: Place, folder: Path, batch: int, mode: Mode, groups: int) -> None:
         """`groups` of `batch` users; the device holds one group and a little: several must take turns on it."""
         scale = place.scale
         self.scale, self.batch, self.groups = scale, batch, groups
@@ -48,7 +50,7 @@ class Visits:
                 device_cache=f"{pages} pages",
                 onload_buffer=f"{pages} pages",
                 host_cache=f"{groups * batch * (-(-room // scale.chunk_tokens) + 1)} chunks",
-                dtype=str(place.dtype).removeprefix("torch."),
+                dtype="bfloat16" if place.on_gpu else "float32",
                 offload_quota_tokens=max(1 << 20, scale.chunk_tokens),
             ),
             folder,
@@ -135,7 +137,7 @@ def _at(place: Place, folder: Path, batch: int) -> list[Figure]:
 
 
 def _timed(
-    place: Place, folder: Path, batch: int, mode: str, groups: int, users: Callable[[Visits, int], Sequence[int]]
+    place: Place, folder: Path, batch: int, mode: Mode, groups: int, users: Callable[[Visits, int], Sequence[int]]
 ) -> list[float]:
     visits = Visits(place, folder, batch, mode, groups)
     try:

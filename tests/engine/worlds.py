@@ -76,7 +76,7 @@ def engine(folder: Path, device: torch.device | None = None, **knobs: object) ->
         "pass_tokens": 16,
         "threads": 1,
     }
-    return build_engine(Config.model_validate(defaults | knobs), folder, device)
+    return build_engine(Config(**(defaults | knobs)), folder, device)
 
 
 @torch.inference_mode()

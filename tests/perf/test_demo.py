@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_real_users_get_the_same_ranking_in_every_mode(ml_100k: MovieLens) -> No
 
 def test_long_histories_come_back_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo's second part as it is, but for a model that is small enough for a test."""
-    small = demo_parts.CONFIG.model_copy(update={"layers": 1, "heads": 1, "head_dim": 16, "hidden": 16, "items": 500})
+    small = replace(demo_parts.CONFIG, layers=1, heads=1, head_dim=16, hidden=16, items=500)
     monkeypatch.setattr("perf.paper_model.CONFIG", small)
     monkeypatch.setattr(demo_parts, "CONFIG", small)
     measured = Measured()

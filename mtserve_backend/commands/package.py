@@ -1,0 +1,159 @@
+"""`mtserve package`: a model folder that needs nothing of ours installed in the server it is copied to."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mtserve_backend
+from mtserve_backend import repository
+from mtserve_backend.config import Config, ConfigError
+from mtserve_backend.embedded import installation
+from mtserve_backend.models.config import ModelConfigError
+from mtserve_backend.repository import RepositoryError
+
+# What of this package starts servers and writes repositories; no model imports it.
+NOT_SERVED = ("cli.py", "commands", "embedded", "model_repository", "repository.py")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True)
+class PackageOptions:
+    """The command line of `mtserve package`, parsed. Without `gpus` the model computes on the CPU.
+
+    `out` is a model repository, made if need be. Numbers that are None are those of the shipped configuration.
+    """
+
+    weights: Path
+    out: Path
+    name: str = repository.MODEL
+    gpus: tuple[int, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    max_batch_size: int | None = None
+    queue_delay_us: int | None = None
+    max_waiting_users: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises RepositoryError saying all that is wrong."""
+        problems = list(self._problems())
+        if problems:
+            raise RepositoryError("; ".join(problems))
+
+    def _problems(self) -> Iterator[str]:
+        if not _NAME.fullmatch(self.name):
+            yield f"--name {self.name!r} is no model's name: letters, digits, '_', '-' and '.', as in hstu_v2"
+        if len(set(self.gpus)) != len(self.gpus) or any(gpu < 0 for gpu in self.gpus):
+            yield f"--gpus {','.join(map(str, self.gpus))} is no list of different GPUs, as in 0 or 0,1"
+        for option, value, least, most in (
+            ("--max-batch-size", self.max_batch_size, 1, 1024),
+            ("--queue-delay-us", self.queue_delay_us, 1, 1_000_000),
+            ("--max-waiting-users", self.max_waiting_users, 1, 1_000_000),
+        ):
+            if value is not None and not least <= value <= most:
+                yield f"{option} is {value}; it must be {least} to {most}"
+
+    @property
+    def models(self) -> dict[str, tuple[int, ...]]:
+        """Names of the models to write, and the GPU of each: a model has one, and the states of its own users."""
+        if len(self.gpus) < 2:
+            return {self.name: self.gpus}
+        return {f"{self.name}_{gpu}": (gpu,) for gpu in self.gpus}
+
+
+def package(options: PackageOptions) -> list[Path]:
+    """Write the models and return their folders. Each is complete before it takes its place, or an older one's.
+
+    Raises RepositoryError for weights that do not load, knobs that make no sense, and folders that are not ours.
+    """
+    _check(options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    return [_package_one(options, name, gpus) for name, gpus in options.models.items()]
+
+
+def _check(options: PackageOptions) -> None:
+    """What would fail the load in the server fails here."""
+    # Imported here: torch takes a second, which `mtserve --help` need not wait for.
+    import torch
+
+    from mtserve_backend.models.weights import WeightsError, load
+    from mtserve_backend.startup import plan_geometry
+
+    for name in options.models:
+        target = options.out / name
+        if target.exists() and not (target / "1" / mtserve_backend.__name__).is_dir():
+            raise RepositoryError(f"{target} exists and was not written by `mtserve package`: name another --out.")
+    variant = repository.shipped_model("gpu" if options.gpus else "cpu")
+    knobs = repository.read_knobs(repository.strings(variant) | _own(options.settings))
+    try:
+        model = load(options.weights).model
+        plan_geometry(knobs, knobs.cache_mode, model.kv_shape, getattr(torch, knobs.dtype))
+    except (ModelConfigError, WeightsError, ConfigError) as error:
+        raise RepositoryError(str(error)) from error
+
+
+def _package_one(options: PackageOptions, name: str, gpus: tuple[int, ...]) -> Path:
+    from mtserve_backend.models.weights import CONFIG_FILE, WEIGHTS_FILE
+
+    target = options.out / name
+    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=options.out) as scratch:
+        folder = Path(scratch) / name
+        version = folder / "1"
+        version.mkdir(parents=True)
+        (folder / "config.pbtxt").write_text(_configuration(options, name, gpus), encoding="utf-8")
+        shutil.copyfile(repository.shipped() / repository.MODEL / "1" / "model.py", version / "model.py")
+        copy_served(version / mtserve_backend.__name__)
+        (version / "weights").mkdir()
+        for file in (CONFIG_FILE, WEIGHTS_FILE):
+            shutil.copyfile(options.weights / file, version / "weights" / file)
+        if target.exists():
+            target.rename(Path(scratch) / "old")
+        folder.rename(target)
+    return target
+
+
+def copy_served(target: Path) -> None:
+    """The part of this package that runs inside a server."""
+    source = Path(mtserve_backend.__file__).resolve().parent
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        here = NOT_SERVED if Path(folder) == source else ()
+        return {name for name in names if name == "__pycache__" or name in here}
+
+    shutil.copytree(source, target, ignore=left_out)
+
+
+def _own(settings: dict[str, str]) -> dict[str, str]:
+    if "model_dir" in settings:
+        raise RepositoryError("model_dir is not set here: the weights travel with the model.")
+    return settings
+
+
+def _configuration(options: PackageOptions, name: str, gpus: tuple[int, ...]) -> str:
+    """The shipped configuration with the options' changes: Triton's part, then every knob with its meaning."""
+    message = repository.shipped_model("gpu" if gpus else "cpu")
+    message.name = name
+    knobs = {**repository.strings(message), **options.settings, "model_dir": ""}
+    message.ClearField("parameters")
+    if gpus:
+        message.instance_group[0].gpus[:] = gpus
+    if options.max_batch_size is not None:
+        message.max_batch_size = options.max_batch_size
+    oldest = message.sequence_batching.oldest
+    if options.queue_delay_us is not None:
+        oldest.max_queue_delay_microseconds = options.queue_delay_us
+    if options.max_waiting_users is not None:
+        oldest.max_candidate_sequences = options.max_waiting_users
+    version = installation.installed("mtserve") or "of a checkout"
+    heading = f"# Written by mtserve {version}, `mtserve package`. docs/operations.md tells more.\n\n"
+    return heading + repository.text(message) + "".join(_knob(key, value) for key, value in knobs.items())
+
+
+def _knob(key: str, value: Any) -> str:
+    quoted = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return (
+        f"\n# {Config.model_fields[key].description}\n"
+        f'parameters {{ key: "{key}" value: {{ string_value: "{quoted}" }} }}\n'
+    )
