@@ -2,8 +2,8 @@
 
 Two measurements. One user after the other with histories of one length: found on the device, found on the host, or
 recomputed. And batches (the paper's Table 1) of users with histories as long as the KuaiRand-like trace's, who come
-back in random order to a device that has memory for a share of them (0.6: the paper's device hits are about 64 %); every
-batch is put to each paradigm in turn.
+back in random order to a device that has memory for a share of them (0.6: the paper's device hits are about 64 %);
+every batch is put to each paradigm in turn.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from tqdm import tqdm
 
 from perf.lab import paper
 from perf.lab.command import Findings, run
-from perf.lab.population import Population, trace_lengths
+from perf.lab.in_turn import trace_in_turn
+from perf.lab.population import Population
 from perf.lab.presets import Preset
 from perf.lab.result import Table, figure
-from perf.lab.servers import Served, knobs, serving
+from perf.lab.servers import knobs, serving
 from perf.stats import ratio
 
 MODES = ("recompute", "device", "hierarchical")
@@ -97,34 +98,13 @@ def _report_one(preset: Preset, seconds: dict[str, list[float]], around: list[fl
 
 def batches(preset: Preset, seed: int, findings: Findings) -> None:
     """The paper's Table 1."""
-    lengths = trace_lengths(preset, preset.users, seed)
-    people = Population(preset, lengths, preset.arriving, preset.candidates, seed)
-    grown = preset.arriving * preset.visits * 3
-    cached = knobs(
-        preset,
-        device_tokens=int(preset.device_share * people.tokens),
-        host_tokens=people.tokens + len(lengths) * (grown + preset.chunk_tokens),
-        longest=sum(sorted(lengths)[-max(preset.batches) :]) + grown,
-    )
-    with serving(preset, {mode: {**cached, "cache_mode": mode} for mode in MODES}) as served:
-        for visit in tqdm(people.first, desc="first visits", file=sys.stderr):
-            for mode in ("device", "hierarchical"):
-                served[mode].ask(visit)
+    with trace_in_turn(preset, {mode: {"cache_mode": mode} for mode in MODES}, seed) as trace:
         for size in preset.batches:
-            _batch_size(preset, size, people, served, findings)
-
-
-def _batch_size(preset: Preset, size: int, people: Population, served: dict[str, Served], findings: Findings) -> None:
-    count = max(2, preset.visits // size)
-    seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
-    tokens = {mode: [0, 0, 0, 0] for mode in MODES}
-    for number, batch in enumerate(tqdm(people.batches(count, size), desc=f"batch {size}", file=sys.stderr)):
-        for mode in MODES[number % 3 :] + MODES[: number % 3]:
-            taken, answers = served[mode].ask_together(batch)
-            seconds[mode].append(taken)
-            for answer in answers:
-                tokens[mode] = [a + b for a, b in zip(tokens[mode], answer.tokens, strict=True)]
-    _report_batches(preset, size, seconds, tokens, findings)
+            taken = trace.put(size, max(2, preset.visits // size))
+            _report_batches(
+                preset, size, {mode: own.seconds for mode, own in taken.items()},
+                {mode: own.tokens for mode, own in taken.items()}, findings,
+            )  # fmt: skip
 
 
 def _report_batches(

@@ -19,8 +19,8 @@ SMALL_MODEL = HSTUConfig(
 class Preset:
     """`history` is a user's, of which `new` events are new on a visit that ranks `candidates`.
 
-    `arriving` are a visit's new events on the KuaiRand-like trace, whose mean is 9.9; `shorten` divides the lengths that come from the KuaiRand-like trace. `device_share` is the share of all users'
-    tokens that the device has memory for.
+    On the KuaiRand-like trace a visit brings `arriving` events (its mean is 9.9), and lengths are divided by `shorten`.
+    `device_share` is the share of all users' tokens that the device has memory for.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Preset:
 
 
 SMOKE = Preset(
-    "smoke", SMALL_MODEL, False, history=200, new=8, candidates=8, arriving=2, rounds=3, users=6, visits=12, batches=(1, 2),
-    lengths=(64, 256), page_tokens=16, chunk_tokens=32, shorten=32.0,
+    "smoke", SMALL_MODEL, False, history=200, new=8, candidates=8, arriving=2, rounds=3, users=6, visits=12,
+    batches=(1, 2), lengths=(64, 256), page_tokens=16, chunk_tokens=32, shorten=32.0,
 )  # fmt: skip
 CPU = Preset(
-    "cpu", PAPER_MODEL, False, history=6_400, new=32, candidates=32, arriving=10, rounds=7, users=16, visits=16, batches=(1, 4, 8),
-    lengths=(800, 1_600, 3_200, 6_400, 12_800), page_tokens=256, chunk_tokens=1_024,
+    "cpu", PAPER_MODEL, False, history=6_400, new=32, candidates=32, arriving=10, rounds=7, users=16, visits=16,
+    batches=(1, 4, 8), lengths=(800, 1_600, 3_200, 6_400, 12_800), page_tokens=256, chunk_tokens=1_024,
 )  # fmt: skip
 A100 = replace(CPU, name="a100", gpu=True, rounds=30, users=200, visits=1_600, page_tokens=32)
 H200 = replace(A100, name="h200")

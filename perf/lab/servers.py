@@ -67,6 +67,14 @@ class Served:
         time.sleep(PUBLISHED_S)
         return scrape(self._metrics_url).by("mtserve_step_seconds_total", "step", self.mode)
 
+    def waited_seconds(self) -> float:
+        """Seconds that waves waited for loads since the start; what `step_seconds` published last holds for it too."""
+        return scrape(self._metrics_url).total("mtserve_onload_wait_seconds_sum", self.mode)
+
+    def memory(self) -> dict[str, float]:
+        """Bytes of each pool that are taken."""
+        return scrape(self._metrics_url).by("mtserve_pool_used_bytes", "pool", self.mode)
+
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
