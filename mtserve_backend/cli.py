@@ -173,8 +173,8 @@ def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     command = commands.add_parser(
         "top",
         help="watch a running server: tiers, hit ratios, throughput, latencies",
-        description="A live view of a server's models from its metrics port. Ctrl-C ends it. Rates are those of the last\n"
-        "interval; what is not known yet is shown as -.",
+        description="A live view of a server's models from its metrics port. Ctrl-C ends it. Rates are those of the\n"
+        "last interval; what is not known is shown as -.",
         epilog=_TOP_EXAMPLES + _EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -115,7 +115,7 @@ def test_a_model_that_is_down_is_said_so() -> None:
 
 
 def test_what_is_not_there_is_said() -> None:
-    with pytest.raises(ServerError, match="There is no model other at .*: there are hstu"):
+    with pytest.raises(ServerError, match=r"There is no model other at .*: there are hstu"):
         frame(TopOptions(model="other"), BEFORE, AFTER, 1.0)
     with pytest.raises(ServerError, match="has no metrics of mtserve"):
         frame(TopOptions(), BEFORE, Scrape({}), 1.0)

@@ -127,13 +127,11 @@ def _moves(shown: ModelView) -> Table:
     table = _table("transfer", "moved/s", "bandwidth", "failed", "pending")
     for direction, name in _DIRECTIONS.items():
         pending = f"{amount(shown.offload_pending_tokens)} of {amount(shown.offload_quota_tokens)} tokens"
-        failed = shown.failures.get(direction)
+        failed, speed = shown.failures.get(direction), shown.bandwidth.get(direction, math.nan)
         table.add_row(
             name,
             size(shown.moved_bytes.get(direction, 0.0)),
-            f"{size(shown.bandwidth[direction])}/s"
-            if not math.isnan(shown.bandwidth.get(direction, math.nan))
-            else "-",
+            "-" if math.isnan(speed) else f"{size(speed)}/s",
             "" if failed is None else Text(f"{failed:.0f}", style="red" if failed else ""),
             pending if direction == "offload" else "",
         )
