@@ -11,6 +11,7 @@ from pathlib import Path
 from mtserve_backend.commands.doctor import Finding, examine
 from mtserve_backend.commands.package import PackageOptions, package
 from mtserve_backend.commands.serve import ServeOptions, serve
+from mtserve_backend.commands.top_options import TopOptions
 from mtserve_backend.embedded import ServerError
 from mtserve_backend.repository import RepositoryError, parse_settings
 
@@ -45,6 +46,13 @@ A folder that `mtserve package` wrote before is replaced. A server in explicit m
   curl -X POST localhost:8000/v2/repository/models/hstu/load
 
 """
+_TOP_EXAMPLES = """\
+examples:
+  mtserve top
+  mtserve top triton-3:8002 --model hstu_0 --interval 5
+  mtserve top --once | mail -s "$(hostname)" operations
+
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_doctor(commands)
     _add_package(commands)
+    _add_top(commands)
     return parser
 
 
@@ -160,6 +169,30 @@ def _add_package(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     command.set_defaults(run=_package)
 
 
+def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "top",
+        help="watch a running server: tiers, hit ratios, throughput, latencies",
+        description="A live view of a server's models from its metrics port. Ctrl-C ends it. Rates are those of the\n"
+        "last interval; what is not known is shown as -.",
+        epilog=_TOP_EXAMPLES + _EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "address",
+        nargs="?",
+        default="localhost:8002",
+        metavar="HOST:PORT",
+        help="the server's metrics port (default: localhost:8002)",
+    )
+    command.add_argument("--model", metavar="NAME", help="only this model (default: all of the server's)")
+    command.add_argument(
+        "--interval", type=_interval, default=2.0, metavar="SECONDS", help="between two looks (default: 2)"
+    )
+    command.add_argument("--once", action="store_true", help="print one frame, of one interval, and end")
+    command.set_defaults(run=_top)
+
+
 def _add_common(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--repository",
@@ -205,6 +238,13 @@ def _seconds(text: str) -> int:
     return seconds
 
 
+def _interval(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not an interval: 0.1 to 3600 seconds")
+    return seconds
+
+
 def _gpus(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
@@ -232,6 +272,19 @@ def _package(options: argparse.Namespace) -> int:
     given = vars(options) | {"settings": parse_settings(options.settings)}
     for folder in package(PackageOptions(**{name: given[name] for name in PackageOptions.__dataclass_fields__})):
         print(folder)
+    return 0
+
+
+def _top(options: argparse.Namespace) -> int:
+    try:
+        from rich.console import Console
+
+        from mtserve_backend.commands.top import top
+    except ImportError as error:
+        raise ServerError(
+            f"`mtserve top` needs {error.name}, of the extra: `pip install 'mtserve[server]'`."
+        ) from error
+    top(TopOptions(options.address, options.model, options.interval, options.once), Console())
     return 0
 
 

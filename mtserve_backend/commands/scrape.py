@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from mtserve_backend.embedded.errors import ServerError
 
 _TIMEOUT_S = 10.0
-# Our histograms are counters to Triton, and the parser names every counter `..._total`.
+# Our histograms are counters to Triton, and the parser names every counter `..._total` (those of Triton too, which are
+# `nv_inference_...` on the wire).
 _PART = re.compile(r"(_bucket|_sum|_count)_total$")
 
 Labels = tuple[tuple[str, str], ...]
