@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from mtserve_backend.models.hstu import HSTU
 from mtserve_backend.ranking import Code, RankAnswer, RankRequest, RequestError
 from mtserve_backend.service import RankingService
 from mtserve_backend.startup import build_engine
+from mtserve_backend.transfer.streams import StreamBroken
 
 PATIENCE_S = 20.0
 Start = Callable[..., RankingService]
@@ -232,3 +234,30 @@ def test_upkeep_that_fails_while_idle_is_logged(
         service._thread.join(PATIENCE_S)
     assert not service._thread.is_alive()
     assert "upkeep is broken" in caplog.text
+
+
+def test_it_is_ready_until_its_engine_or_what_computes_has_ended(start: Start) -> None:
+    service = start()
+    assert service.ready
+    service.close(PATIENCE_S)
+    assert not service.ready
+    service = start()
+    with suppress(StreamBroken):
+        service.engine.streams.compute.submit(lambda: 1 // 0)
+        service.engine.streams.compute.record().wait(PATIENCE_S)
+    assert not service.ready
+    service = start()
+    service.engine.streams.offload.close(PATIENCE_S)
+    assert service.ready, "without saving it still answers"
+
+
+def test_it_is_looked_at_between_batches_and_when_idle(folder: Path) -> None:
+    config = Config(device_cache="64 pages", onload_buffer="8 pages", host_cache="4 chunks", threads=1)
+    looks = threading.Semaphore(0)
+    service = RankingService(build_engine(config, folder), PATIENCE_S, looks.release)
+    try:
+        service.rank([request(1)])
+        assert looks.acquire(timeout=PATIENCE_S)
+        assert looks.acquire(timeout=PATIENCE_S), "and again though nothing comes"
+    finally:
+        service.close(PATIENCE_S)
