@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -105,7 +106,7 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     command.add_argument(
         "--ready-timeout",
-        type=float,
+        type=_positive_seconds,
         default=300.0,
         metavar="SECONDS",
         help="how long loading may take (default: 300)",
@@ -229,6 +230,13 @@ def _add_common(command: argparse.ArgumentParser) -> None:
             metavar="PORT",
             help=f"0 = any free one (default: {port})",
         )
+
+
+def _positive_seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a time: more than 0 seconds")
+    return seconds
 
 
 def _seconds(text: str) -> int:

@@ -115,7 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=default.seed, help="the same seed gives the same file")
     options = vars(parser.parse_args(arguments))
     for name in ranges:
-        options[name] = tuple(options[name])
+        least, most = options[name] = tuple(options[name])
+        if not 0 <= least <= most:
+            parser.error(f"--{name} {least} {most}: give the least first, from 0 on")
+    for name in ("streams", "steps", "items", "actions"):
+        if options[name] < 1:
+            parser.error(f"--{name} {options[name]}: at least 1")
     json.dump(document(Workload(**options)), sys.stdout)
     return 0
 

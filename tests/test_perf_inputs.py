@@ -48,3 +48,13 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(capsys.readouterr().out)["data"]
     assert [len(stream) for stream in data] == [2, 2, 2]
     assert all(step["HISTORY_START"]["content"] == [0] for stream in data for step in stream)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--history", "5", "2"], ["--new", "-1", "2"], ["--streams", "0"], ["--items", "0"], ["--actions", "-3"]]
+)
+def test_bounds_that_make_no_sense_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(wrong)
+    assert end.value.code == 2
+    assert wrong[0] in capsys.readouterr().err
