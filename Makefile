@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help venv demo test test-quick test-slow test-soak test-gpu sanitize-gpu gpu-packages waits lint perf-core train constraints clean
+.PHONY: help venv demo dashboard test test-quick test-slow test-soak test-gpu sanitize-gpu gpu-packages waits lint perf-core train constraints clean
 
 help:
 	@echo "make demo        a real Triton, real users, three cache modes side by side (about 4 minutes after downloads)"
@@ -16,6 +16,7 @@ help:
 	@echo "make waits       take every ordering of two streams away and see which test notices (5 minutes); writes docs/waits.md"
 	@echo "make perf-core   cached against recomputed, in process"
 	@echo "make train       train the committed model again (about 3 minutes)"
+	@echo "make dashboard   write deploy/grafana/mtserve.json again, after a change of its build.py"
 	@echo "make venv        only the environment; PYTHON=python3.12 chooses the interpreter"
 
 venv: $(VENV)/installed
@@ -81,6 +82,9 @@ constraints:
 	echo 'torch==2.13.0' | uv pip compile --quiet --universal --python-version 3.10 --no-emit-index-url --no-header \
 		--no-emit-package mtserve-client --extra server --extra gpu --extra perf --extra dev \
 		pyproject.toml client/pyproject.toml - -o constraints.txt
+
+dashboard: venv
+	$(BIN)/python deploy/grafana/build.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info client/*.egg-info
