@@ -102,7 +102,7 @@ def test_panels_do_not_overlap() -> None:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """After some twenty seconds of traffic that moves users between the tiers, and while it goes on."""
+    """After some seconds of traffic that moves users between the tiers, and while it goes on."""
     folder = tmp_path_factory.mktemp("lively")
     worlds.lively_model(folder)
     done = threading.Event()
@@ -128,7 +128,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         with Prometheus([server.metrics_url.removeprefix("http://").removesuffix("/metrics")], [RULES]) as running:
             last = RECORDED[-1]["record"]
             assert within(60, lambda: bool(running.query(last)) and bool(running.query("mtserve_waves_total > 100")))
-            time.sleep(15)
+            time.sleep(5)
             yield running
         done.set()
         for thread in threads:

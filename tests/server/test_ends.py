@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from mtserve_backend.commands.scrape import scrape
 from mtserve_backend.models.hstu import HSTU
 from tests.engine import worlds
 from tests.server.lively import MODEL, assert_scores, serving, visit
@@ -52,6 +53,7 @@ def test_a_stop_answers_what_is_in_flight_and_finalizes(model: tuple[HSTU, Path]
         assert_scores(outcomes[user], model[0], history)
     assert "finalized" in log.read_text()
     assert "left behind" not in log.read_text()
+    assert "metrics could not be published" not in log.read_text()
 
 
 def test_a_stop_among_visits_breaks_no_promise(model: tuple[HSTU, Path], tmp_path: Path) -> None:
@@ -102,6 +104,7 @@ def test_a_killed_stub_is_an_error_at_once_and_a_reload_brings_it_back(
         closing(Raw("grpc", server)) as raw,
     ):
         assert_scores(raw.send(MODEL, visit(1, history)), model[0], history)
+        assert within(10, lambda: scrape(server.metrics_url).value("mtserve_batches_total", MODEL) == 1)
         (stub,) = children(server.pid)
         os.kill(stub, signal.SIGSTOP)  # so that it is at work, and stays at it, when it is killed
         for user in (1, 2):
@@ -115,6 +118,10 @@ def test_a_killed_stub_is_an_error_at_once_and_a_reload_brings_it_back(
         assert time.monotonic() - begin < 15
         assert raw.client.is_server_ready()
         assert raw.client.is_model_ready(MODEL)
+        # What the alert MtserveModelDead relies on: Triton's failures grow, our totals stand still and do not say why.
+        assert within(10, lambda: scrape(server.metrics_url).total("nv_inference_request_failure_total", MODEL) >= 3)
+        assert scrape(server.metrics_url).value("mtserve_batches_total", MODEL) == 1
+        assert scrape(server.metrics_url).value("mtserve_engine_up", MODEL) == 1
         raw.client.unload_model(MODEL)
         raw.client.load_model(MODEL)
         assert assert_scores(raw.send(MODEL, visit(1, history)), model[0], history) == [0, 0, 0, 40, 40]
