@@ -21,6 +21,7 @@ from mtserve_backend.ranking import Code, RankAnswer, RankRequest, RequestError
 from mtserve_backend.steps import STEPS
 from tests.engine import worlds
 from tests.engine.worlds import History
+from tests.server.test_embedded import within
 
 DOCS = Path(mtserve_backend.__file__).parent.parent / "docs" / "metrics.md"
 CANDIDATES = np.arange(5)
@@ -178,6 +179,32 @@ def test_reasons_for_recomputing(tmp_path: Path) -> None:
     more = worlds.random_history(rng, 1)
     longer = History(np.append(long.items, more.items), np.append(long.actions, more.actions))
     assert visit(engine, meter, 9, longer) == {"window": worlds.MAX_HISTORY - worlds.STRIDE}
+
+
+def test_a_failed_load_is_a_reason_and_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meters, "LOOK_EVERY_S", 0.0)
+    worlds.lively_model(tmp_path)
+    engine = worlds.engine(tmp_path, host_cache="40 chunks")
+    meter = Meter(engine, Fixed(engine.manager.geometry, 64, 100, 2**20))
+    rng = np.random.default_rng(4)
+    histories = {user: worlds.random_history(rng, 60) for user in range(3)}
+    for user, history in histories.items():
+        assert visit(engine, meter, user, history) == {}
+        assert within(10, lambda: not engine.idle() and not engine.manager.tasks)
+    record = engine.manager.users.get(0)
+    assert record is not None
+    assert record.host_length > 0 == record.device_length, "it is on the host, and to be loaded"
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the copy failed")
+
+    monkeypatch.setattr(engine.moves.onloader, "_load_task", fail)
+    assert visit(engine, meter, 0, histories[0]) == {"failed": 60}
+    readings = {family.name: dict(family.read(meter.state())) for family in FAMILIES}
+    assert readings["mtserve_transfer_failures_total"] == {"onload": 1, "offload": 0}
+    assert readings["mtserve_recomputed_tokens_total"]["failed"] == 60
+    assert readings["mtserve_transfer_seconds_total"]["offload"] > 0
+    assert readings["mtserve_transfer_bytes_total"]["offload"] > 0
 
 
 def test_without_a_cache_all_is_recomputed(tmp_path: Path) -> None:
