@@ -11,8 +11,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mtserve_client.errors import MtserveError
-
 from mtserve_backend.embedded import ServerError
 from mtserve_backend.models.config import HSTUConfig
 from mtserve_backend.models.weights import CONFIG_FILE
@@ -23,6 +21,7 @@ from perf.demo_parts import Measured, MovieLensPart, PaperPart
 from perf.environment import environment
 from perf.movielens import MovieLens
 from perf.plot import latency_plot
+from perf.traffic.target import TargetFailed
 
 PLOT_FILE = "demo_latency.png"
 INTERRUPTED = 130
@@ -48,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         real.run(measured.movielens)
         paper.run(measured)
-    except (ServerError, MtserveError) as error:
+    except (ServerError, TargetFailed) as error:
         problems.append(str(error))
     except KeyboardInterrupt:
         interrupted = True

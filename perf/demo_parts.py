@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mtserve_client import RankingClient
 from tqdm import tqdm
 
+from perf.judged import Judged, judge
+from perf.lab.presets import PARADIGMS
 from perf.movielens import MovieLens
 from perf.paper_model import CONFIG, write_paper_model
-from perf.replay import MODES, Record, replay
-from perf.side_by_side import side_by_side
+from perf.traffic.server import ServerTarget, targets
+from perf.traffic.target import PATIENCE_S, Target
 from perf.visits import SyntheticUsers, Visit, movielens_visits
 
 NEW_EVENTS = 32
@@ -24,9 +26,9 @@ CANDIDATES = 32
 class Measured:
     """Filled as the demo goes, so that an interrupted one can tell what it has."""
 
-    movielens: list[Record] = field(default_factory=list)
-    paper: list[Record] = field(default_factory=list)
-    sweep: list[Record] = field(default_factory=list)
+    movielens: list[Judged] = field(default_factory=list)
+    paper: list[Judged] = field(default_factory=list)
+    sweep: list[Judged] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,10 @@ class MovieLensPart:
             "host_cache": f"{tokens + 64 * len(self.data.histories)} tokens",
         }
 
-    def run(self, records: list[Record]) -> None:
+    def run(self, records: list[Judged]) -> None:
         visits = self.visits
-        with side_by_side(self.weights, self.parameters(visits)) as clients:
-            _replay(clients, visits, records, "MovieLens visits")
+        with side_by_side(self.weights, self.parameters(visits)) as modes:
+            _replay(modes, visits, records, "MovieLens visits")
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,19 @@ class PaperPart:
         sweep = [people.visit(user, NEW_EVENTS, CANDIDATES) for user in swept for _ in range(2)]
         with tempfile.TemporaryDirectory(prefix="mtserve-paper-") as folder:
             weights = write_paper_model(Path(folder), self.seed)
-            with side_by_side(weights, self.parameters) as clients:
-                _replay(clients, first, [], "users' first visits")
-                _replay(clients, returning, measured.paper, "returning users")
-                _replay(clients, sweep_first, [], "sweep: first visits")
-                _replay(clients, sweep, measured.sweep, "sweep: returning")
+            with side_by_side(weights, self.parameters) as modes:
+                _replay(modes, first, [], "users' first visits")
+                _replay(modes, returning, measured.paper, "returning users")
+                _replay(modes, sweep_first, [], "sweep: first visits")
+                _replay(modes, sweep, measured.sweep, "sweep: returning")
 
 
-def _replay(clients: Mapping[str, RankingClient], visits: list[Visit], records: list[Record], label: str) -> None:
-    with tqdm(total=len(visits) * len(MODES), unit="request", desc=f"{label:>20}", smoothing=0.05) as bar:
-        replay(clients, visits, records, lambda: bar.update(len(MODES)))
+def side_by_side(weights: Path, parameters: Mapping[str, str]) -> AbstractContextManager[dict[str, ServerTarget]]:
+    """One server with the same model in each mode. The knobs besides `cache_mode` are the same for all three."""
+    shared = {**parameters, "request_timeout_s": str(PATIENCE_S)}
+    return targets(weights, {mode: {**shared, "cache_mode": mode} for mode in PARADIGMS}, bare=True)
+
+
+def _replay(modes: Mapping[str, Target], visits: list[Visit], records: list[Judged], label: str) -> None:
+    with tqdm(total=len(visits) * len(PARADIGMS), unit="request", desc=f"{label:>20}", smoothing=0.05) as bar:
+        judge(modes, visits, records, lambda: bar.update(len(PARADIGMS)))

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from perf.demo_parts import CANDIDATES, NEW_EVENTS, Measured
+from perf.judged import Judged
+from perf.lab.presets import PARADIGMS
+from perf.lab.text import aligned
 from perf.metrics import RankingQuality
 from perf.movielens import MovieLens
 from perf.paper_model import CONFIG
 from perf.plot import LINES, medians
-from perf.replay import MODES, Record
-from perf.summary import ModeSummary, aligned, disagreements, summarize, table
+from perf.summary import ModeSummary, disagreements, summarize, table
 from perf.train import METRICS_FILE
 
 PAPER_SIZE = f"{CONFIG.layers} layers, {CONFIG.heads} heads x {CONFIG.head_dim}, hidden {CONFIG.hidden}, float32"
 
 
-def movielens_text(data: MovieLens, weights: Path, records: Sequence[Record]) -> tuple[str, list[str]]:
+def movielens_text(data: MovieLens, weights: Path, records: Sequence[Judged]) -> tuple[str, list[str]]:
     """The text, and what is wrong; both empty where nothing was measured."""
     summaries = summarize(records)
     if not summaries:
@@ -78,14 +80,14 @@ def figures(measured: Measured) -> dict[str, Any]:
 
 
 def _modesty(summaries: dict[str, ModeSummary]) -> str:
-    last = summaries[MODES[-1]].speedup_p50 if MODES[-1] in summaries else float("nan")
+    last = summaries[PARADIGMS[-1]].speedup_p50 if PARADIGMS[-1] in summaries else float("nan")
     return (
         "Histories are short here (about a hundred events) and the model is tiny: there is little to save, "
         f"and the speed-up is modest\n({last:.2f}x at p50). It is made for long histories and large models: below."
     )
 
 
-def _one_ranking(data: MovieLens, records: Sequence[Record]) -> str:
+def _one_ranking(data: MovieLens, records: Sequence[Judged]) -> str:
     """Of the last judged user whose held-out movie was found; of anybody else if there is none."""
     judged = [record for record in records if record.judged]
     if not judged:
@@ -101,7 +103,7 @@ def _one_ranking(data: MovieLens, records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-def _sweep_table(records: Sequence[Record]) -> str:
+def _sweep_table(records: Sequence[Judged]) -> str:
     found = medians(records)
     lengths = sorted({length for points in found.values() for length, _ in points})
     rows = [["a returning user's request, ms", *(f"{length:,}" for length in lengths)]]

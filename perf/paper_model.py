@@ -24,9 +24,9 @@ CONFIG = HSTUConfig(
 )
 
 
-def write_paper_model(folder: Path, seed: int) -> Path:
-    """The model's folder: `folder`, 60 MB."""
+def write_paper_model(folder: Path, seed: int, config: HSTUConfig | None = None) -> Path:
+    """The model's folder: `folder`, 60 MB. With `config`, one of another size, as random."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        weights.save(HSTU(CONFIG), folder)
+        weights.save(HSTU(config or CONFIG), folder)
     return folder

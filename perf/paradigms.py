@@ -1,174 +1,152 @@
-"""`python -m perf.paradigms`: recompute, device-only and hierarchical side by side, through real Triton and gRPC.
-
-Two measurements. One user after the other with histories of one length: found on the device, found on the host, or
-recomputed. And batches (the paper's Table 1) of users with histories as long as the KuaiRand-like trace's, who come
-back in random order to a device that has memory for a share of them (0.6: the paper's device hits are about 64 %);
-every batch is put to each paradigm in turn.
-"""
+"""`python -m perf.paradigms`: the paper's Tables 1 and 5, all paradigms side by side through a real server."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Sequence
-from statistics import mean, median
-
-from tqdm import tqdm
 
 from perf.lab import paper
-from perf.lab.command import Findings, run
-from perf.lab.in_turn import trace_in_turn
-from perf.lab.population import Population
-from perf.lab.presets import Preset
-from perf.lab.result import Table, figure
-from perf.lab.servers import knobs, serving
-from perf.stats import ratio
+from perf.lab.command import Command, Run, at_least_one, start
+from perf.lab.distributions import latency_steps
+from perf.lab.presets import PARADIGMS
+from perf.lab.result import Cell, Column, Plot, Series, Table, figure
+from perf.lab.side_by_side import Measured, Round, measure
+from perf.lab.workloads import WORKLOADS
+from perf.stats import mean_ratio, mean_spread
+from perf.traffic.record import by_paradigm
 
-MODES = ("recompute", "device", "hierarchical")
-CORE = "8 encode"
-# What the product aims at with the preset `cpu`.
-DEVICE_HIT_AIM, HOST_HIT_AIM, BATCH_AIM, OVER_DEVICE_AIM, HITS_AIM = 30.0, 20.0, 20.0, 5.0, 99.5
-AROUND_SHARE_AIM, AROUND_MS_AIM = 15.0, 3.0
-
-
-def measure(preset: Preset, seed: int, findings: Findings) -> None:
-    one_at_a_time(preset, seed, findings)
-    batches(preset, seed, findings)
-
-
-def one_at_a_time(preset: Preset, seed: int, findings: Findings) -> None:
-    """Two users take turns on a device that holds one: whoever comes is on the host, and then on the device."""
-    room = preset.history + preset.new * (3 * preset.rounds + 6)
-    people = Population(preset, [preset.history] * 2, preset.new, preset.candidates, seed)
-    cached = knobs(preset, room + 2 * preset.page_tokens, 2 * (room + preset.chunk_tokens), room)
-    seconds: dict[str, list[float]] = {"recompute": [], "host": [], "device": []}
-    with serving(preset, {mode: {**cached, "cache_mode": mode} for mode in ("recompute", "hierarchical")}) as served:
-        hierarchical, recompute = served["hierarchical"], served["recompute"]
-        for visit in people.first:
-            hierarchical.ask(visit)
-        around: list[float] = []
-        for number in tqdm(range(preset.rounds + 1), desc="one at a time", file=sys.stderr):
-            user = people.users[number % 2]
-            measured = {"host": hierarchical.ask(people.visit(user)).seconds}
-            before = hierarchical.step_seconds()
-            hits = [hierarchical.ask(people.visit(user)) for _ in range(2)]
-            taken = _difference(hierarchical.step_seconds(), before)
-            measured["device"] = median(answer.seconds for answer in hits)
-            if any(answer.tokens[0] == 0 or answer.tokens[1] or answer.tokens[2] for answer in hits):
-                raise RuntimeError(f"not found on the device: {[answer.tokens for answer in hits]}")
-            measured["recompute"] = recompute.ask(people.visit(user)).seconds
-            if number:
-                for name, value in measured.items():
-                    seconds[name].append(value)
-                around.append(mean(answer.seconds for answer in hits) - taken[CORE] / len(hits))
-    _report_one(preset, seconds, around, findings)
+ABOUT = """\
+Mean latency, speed-up and hit ratios of recomputing, of a cache on the device only, and of the hierarchical cache, at
+batches of 1, 4 and 8, on traces like KuaiRand-1K (also with a model of 4 layers) and like the paper's MT: Tables 1
+and 5. The device has room for 60 % of the active users' tokens (gpu presets: the paper's share). Through a real Triton
+and gRPC; the three models are asked in turns, one batch at a time; recomputing at every few batches only, because it
+keeps nothing and takes long. Latency of a batch: until its last answer."""
+EXAMPLE = "--preset smoke --json paradigms.json"
+ROUNDS = {
+    "smoke": {
+        "kuairand": (Round(1, 6), Round(4, 4), Round(8, 6)),
+        "mt": (Round(1, 4), Round(4, 3), Round(8, 3)),
+        "kuairand, 4 layers": (Round(1, 3), Round(4, 3), Round(8, 3)),
+    },
+    "cpu": {
+        "kuairand": (Round(1, 4, 2), Round(4, 3, 3), Round(8, 6, 3)),
+        "mt": (Round(1, 2, 2), Round(4, 2, 2), Round(8, 2, 2)),
+        "kuairand, 4 layers": (Round(1, 2, 2), Round(4, 2, 2), Round(8, 2, 2)),
+    },
+    "gpu": {
+        name: (Round(1, 400), Round(4, 100), Round(8, 100)) for name in ("kuairand", "mt", "kuairand, 4 layers")
+    },
+}  # fmt: skip
+# At batch 8 on the trace like KuaiRand-1K.
+OVER_RECOMPUTE, OVER_DEVICE, HITS = 20.0, 5.0, 0.995
+COLUMNS = [
+    Column(name="batch"), Column(name="paradigm"), Column(name="batches"), Column(name="mean", unit="ms"),
+    Column(name="p50", unit="ms"), Column(name="p95", unit="ms"), Column(name="over recompute", unit="x", digits=2),
+    Column(name="over device", unit="x", digits=2), Column(name="device hits", unit="%", digits=2),
+    Column(name="total hits", unit="%", digits=2),
+]  # fmt: skip
 
 
-def _report_one(preset: Preset, seconds: dict[str, list[float]], around: list[float], findings: Findings) -> None:
-    ms = {name: [1e3 * value for value in values] for name, values in seconds.items()}
-    aims = preset.name == "cpu"
-    speedups = {
-        where: [ratio(r, c) for r, c in zip(seconds["recompute"], seconds[where], strict=True)]
-        for where in ("device", "host")
-    }
-    findings.figures += [figure(f"batch 1, {name}", values, "ms") for name, values in ms.items()]
-    findings.figures += [
-        figure("device hit over recompute", speedups["device"], "x", "higher", aim=DEVICE_HIT_AIM if aims else None),
-        figure("host hit over recompute", speedups["host"], "x", "higher", aim=HOST_HIT_AIM if aims else None),
-        figure("around the core of a device hit", [1e3 * s for s in around], "ms", aim=AROUND_MS_AIM if aims else None),
-        figure(
-            "around the core, of a device hit's latency",
-            [100 * ratio(a, d) for a, d in zip(around, seconds["device"], strict=True)],
-            "%", aim=AROUND_SHARE_AIM if aims else None,
-        ),
-    ]  # fmt: skip
-    rows = [
-        [
-            name,
-            f"{median(values):,.1f}",
-            f"{min(values):,.1f} .. {max(values):,.1f}",
-            f"{median(ms['recompute']) / median(values):.1f}x",
-        ]
-        for name, values in ms.items()
-    ]
-    title = (
-        f"One request at a time, history {preset.history:,}, {preset.new} new events, {preset.candidates} candidates"
+def _options(parser: argparse.ArgumentParser) -> None:
+    names = list(WORKLOADS["cpu"])
+    parser.add_argument(
+        "--only", choices=names, nargs="+", default=names, metavar="TRACE", help=f"of {', '.join(names)}"
     )
-    findings.tables.append(Table(title, ["found", "ms", "spread", "speed-up"], rows))
-
-
-def batches(preset: Preset, seed: int, findings: Findings) -> None:
-    """The paper's Table 1."""
-    with trace_in_turn(preset, {mode: {"cache_mode": mode} for mode in MODES}, seed) as trace:
-        for size in preset.batches:
-            taken = trace.put(size, max(2, preset.visits // size))
-            _report_batches(
-                preset, size, {mode: own.seconds for mode, own in taken.items()},
-                {mode: own.tokens for mode, own in taken.items()}, findings,
-            )  # fmt: skip
-
-
-def _report_batches(
-    preset: Preset, size: int, seconds: dict[str, list[float]], tokens: dict[str, list[int]], findings: Findings
-) -> None:
-    means = {mode: 1e3 * mean(values) for mode, values in seconds.items()}
-    hits = {mode: (100 * ratio(t[0], sum(t)), 100 * ratio(t[0] + t[1], sum(t))) for mode, t in tokens.items()}
-    aims = preset.name == "cpu" and size == 8
-    for mode in MODES:
-        values = [1e3 * value for value in seconds[mode]]
-        findings.figures.append(
-            figure(f"batch {size}, {mode}", values, "ms", plot="latency by batch", series=mode, x=size)
-        )
-    over_recompute, over_device = means["recompute"] / means["hierarchical"], means["device"] / means["hierarchical"]
-    findings.figures += [
-        figure(f"batch {size}, mean over recompute", [over_recompute], "x", "higher", aim=BATCH_AIM if aims else None),
-        figure(f"batch {size}, mean over device", [over_device], "x", "higher", aim=OVER_DEVICE_AIM if aims else None),
-        figure(
-            f"batch {size}, total hits", [hits["hierarchical"][1]], "%", "higher", aim=HITS_AIM if aims else None,
-            plot="total hits by batch", series="hierarchical", x=size,
-        ),
-    ]  # fmt: skip
-    rows = [
-        [
-            mode,
-            f"{means[mode]:,.1f}",
-            f"{means['recompute'] / means[mode]:.2f}x",
-            f"{hits[mode][0]:.2f}%",
-            f"{hits[mode][1]:.2f}%",
-        ]
-        for mode in MODES
-    ]
-    findings.tables.append(
-        Table(
-            f"Batches of {size} (Table 1), histories of the KuaiRand-like trace, device memory for "
-            f"{preset.device_share:.0%} of the tokens",
-            ["paradigm", "mean ms", "speed-up", "device hits", "total hits"],
-            rows,
-            _paper_rows(size),
-        )
+    parser.add_argument("--times", type=at_least_one, default=1, metavar="N", help="so many times the batches")
+    parser.add_argument(
+        "--through", choices=("server", "engine"), default="server", help="a real Triton (default), or none"
     )
 
 
-def _paper_rows(size: int) -> list[list[str]]:
-    if size not in paper.TABLE_1:
-        return []
-    recomputed = paper.TABLE_1[size]["recompute"][0]
-    return [
-        [mode, f"{ms:,.1f}", f"{recomputed / ms:.2f}x", _percent(device), _percent(total)]
-        for mode, (ms, device, total) in paper.TABLE_1[size].items()
-    ]
+def _measure(run: Run) -> None:
+    found: list[Measured] = []
+    run.at_the_end(lambda: _conclude(run, found))
+    for name in run.arguments.only:
+        rounds = [item.times(run.arguments.times) for item in ROUNDS[run.preset.size][name]]
+        measure(run, WORKLOADS[run.preset.size][name], rounds, run.arguments.through, found)
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}%"
+def _conclude(run: Run, found: Sequence[Measured]) -> None:
+    for name in dict.fromkeys(measured.workload for measured in found):
+        own = [measured for measured in found if measured.workload == name and measured.records]
+        if own:
+            _conclude_workload(run, name, own)
 
 
-def _difference(after: dict[str, float], before: dict[str, float]) -> dict[str, float]:
-    return {step: value - before.get(step, 0.0) for step, value in after.items()}
+def _conclude_workload(run: Run, name: str, found: Sequence[Measured]) -> None:
+    rows = [row for measured in found for row in _rows(measured)]
+    share = WORKLOADS[run.preset.size][name].device_share
+    note = f"the device has room for {share:.0%} of the users' tokens; means' ratios"
+    run.tables.append(Table(key=name, title=f"Paradigms on the trace {name}", columns=COLUMNS, rows=rows, note=note))
+    run.tables.append(paper.paradigms(name))
+    for measured in found:
+        _figures(run, measured)
+    run.plots += [_bars(name, found), _hits(name, found)]
+    last = by_paradigm(found[-1].records, PARADIGMS)
+    title = f"Latency of batches of {found[-1].size}, {name}"
+    run.plots.append(latency_steps(f"{name} cdf", title, {mode: own.seconds for mode, own in last.items()}))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run("paradigms", __doc__, measure, argv)
+def _rows(measured: Measured) -> list[list[Cell]]:
+    summaries = by_paradigm(measured.records, PARADIGMS)
+    means = {mode: own.latency.mean for mode, own in summaries.items()}
+    rows: list[list[Cell]] = []
+    for mode, own in summaries.items():
+        over = [means[base] / own.latency.mean if base in means else None for base in PARADIGMS[:2]]
+        cached = mode != "recompute"
+        times = [1e3 * value for value in (own.latency.mean, own.latency.median, own.p95_s)]
+        hits = [own.device_hits if cached else None, own.total_hits if cached else None]
+        rows.append([measured.size, mode, own.latency.count, *times, *over, *hits])
+    return rows
 
+
+def _figures(run: Run, measured: Measured) -> None:
+    summaries = by_paradigm(measured.records, PARADIGMS)
+    at, aimed = f"{measured.workload}, batch {measured.size}", measured.workload == "kuairand" and measured.size == 8
+    for mode, own in summaries.items():
+        run.figures.append(figure(f"{at}: {mode}, mean latency", mean_spread(own.seconds), "ms", scale=1e3))
+    if len(summaries) < len(PARADIGMS):
+        return
+    mine = summaries["hierarchical"]
+    for base, aim in zip(PARADIGMS[:2], (OVER_RECOMPUTE, OVER_DEVICE), strict=True):
+        ratio = mean_ratio(summaries[base].seconds, mine.seconds)
+        run.figures.append(
+            figure(f"{at}: hierarchical over {base}", ratio, "x", "higher", run.aim(aim) if aimed else None)
+        )
+    hits = figure(f"{at}: total hit ratio", mine.total_hits, "%", "higher", run.aim(HITS) if aimed else None)
+    run.figures.append(hits)
+
+
+def _bars(name: str, found: Sequence[Measured]) -> Plot:
+    series = []
+    for mode in PARADIGMS:
+        spreads = [(f"batch {item.size}", mean_spread(own.seconds))
+                   for item in found for own in [by_paradigm(item.records, PARADIGMS).get(mode)] if own]  # fmt: skip
+        series.append(
+            Series(
+                label=mode, x=[label for label, _ in spreads], y=[1e3 * spread.mean for _, spread in spreads],
+                low=[1e3 * spread.low for _, spread in spreads], high=[1e3 * spread.high for _, spread in spreads],
+            )
+        )  # fmt: skip
+    return Plot(
+        key=f"{name} latency", title=f"Mean latency by paradigm, {name}", kind="bars", x_label="", y_label="ms",
+        series=series, log_y=True,
+    )  # fmt: skip
+
+
+def _hits(name: str, found: Sequence[Measured]) -> Plot:
+    labels: list[float | str] = [f"batch {item.size}" for item in found]
+    mine = [by_paradigm(item.records, PARADIGMS).get("hierarchical") for item in found]
+    device = [own.device_hits if own else 0.0 for own in mine]
+    host = [own.total_hits - own.device_hits if own else 0.0 for own in mine]
+    series = [Series(label="on the device", x=labels, y=device), Series(label="on the host", x=labels, y=host)]
+    return Plot(
+        key=f"{name} hits", title=f"Where the hierarchical cache finds histories, {name}", kind="stacked", x_label="",
+        y_label="share of history tokens", series=series,
+    )  # fmt: skip
+
+
+COMMAND = Command("paradigms", ABOUT, EXAMPLE, _measure, _options)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(COMMAND)

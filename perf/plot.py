@@ -10,7 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from perf.replay import Record
+from perf.judged import Judged
 from perf.stats import percentile
 
 # (mode, where the history was found) -> label, line style. What is not listed is not drawn.
@@ -23,7 +23,7 @@ LINES = {
 }
 
 
-def medians(records: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, float]]]:
+def medians(records: Sequence[Judged]) -> dict[tuple[str, str], list[tuple[int, float]]]:
     """Per line of the plot: (history's length before the visit, rounded to 100; median seconds), shortest first."""
     groups: dict[tuple[str, str], dict[int, list[float]]] = {}
     for record in records:
@@ -36,7 +36,7 @@ def medians(records: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, 
     }
 
 
-def latency_plot(records: Sequence[Record], subtitle: str, path: Path) -> None:
+def latency_plot(records: Sequence[Judged], subtitle: str, path: Path) -> None:
     """Both axes logarithmic: a factor is the same distance everywhere."""
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     points = medians(records)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from perf.judged import Judged
+from perf.lab.presets import PARADIGMS
+from perf.lab.text import aligned
 from perf.metrics import RankingQuality, quality
-from perf.replay import MODES, Record
 from perf.stats import percentile, ratio
 
 # Relative to the largest score: what float32 sums in another order may differ by.
@@ -28,14 +30,14 @@ class ModeSummary:
     quality: RankingQuality
 
 
-def summarize(records: Sequence[Record]) -> dict[str, ModeSummary]:
-    """By mode, in the order of `MODES`; only modes that answered something."""
-    by_mode = {mode: [record for record in records if record.mode == mode] for mode in MODES}
-    baseline = [record.seconds for record in by_mode[MODES[0]]]
+def summarize(records: Sequence[Judged]) -> dict[str, ModeSummary]:
+    """By mode, in the order of `PARADIGMS`; only modes that answered something."""
+    by_mode = {mode: [record for record in records if record.mode == mode] for mode in PARADIGMS}
+    baseline = [record.seconds for record in by_mode[PARADIGMS[0]]]
     return {mode: _summary(own, baseline) for mode, own in by_mode.items() if own}
 
 
-def _summary(records: Sequence[Record], baseline: Sequence[float]) -> ModeSummary:
+def _summary(records: Sequence[Judged], baseline: Sequence[float]) -> ModeSummary:
     seconds = [record.seconds for record in records]
     tokens = sum(record.length for record in records)
     return ModeSummary(
@@ -54,7 +56,7 @@ def _summary(records: Sequence[Record], baseline: Sequence[float]) -> ModeSummar
 def disagreements(summaries: Mapping[str, ModeSummary]) -> list[str]:
     """Sentences about what differs between the modes and must not; empty: they answered the same."""
     found = [
-        f"{mode}: scores differ from {MODES[0]}'s by {summary.largest_difference:.1e} of the largest score "
+        f"{mode}: scores differ from {PARADIGMS[0]}'s by {summary.largest_difference:.1e} of the largest score "
         f"(at most {SCORE_TOLERANCE:.0e} is float32 rounding)"
         for mode, summary in summaries.items()
         if not summary.largest_difference <= SCORE_TOLERANCE
@@ -83,14 +85,3 @@ def table(summaries: Mapping[str, ModeSummary]) -> str:
         ]
         rows.append(row + [f"{summary.quality.hr:.4f}", f"{summary.quality.ndcg:.4f}"] * judged)
     return aligned(rows)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right, a line under the head."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) if not column else cell.rjust(width) for column, (cell, width) in cells)
-        for row in rows
-        for cells in [list(enumerate(zip(row, widths, strict=True)))]
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

@@ -14,7 +14,7 @@ from perf.movielens import Actions, History, Items
 class Visit:
     """A user comes back: `items` and `actions` are the whole history, of which the last `new` events are new.
 
-    `target`: the item that followed, where the answer is judged by it.
+    `target`: the item that followed, where the answer is judged by it. `time`: when, in seconds of a replay.
     """
 
     user: int
@@ -23,6 +23,7 @@ class Visit:
     new: int
     candidates: Items
     target: int | None = None
+    time: float = 0.0
 
 
 def movielens_visits(histories: Sequence[History], items: int, gap_s: int = 1800, events: int = 32) -> list[Visit]:

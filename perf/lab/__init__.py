@@ -1,4 +1,4 @@
-"""What the commands that measure share: presets, results, the paper's figures, servers to measure and ways to ask them.
+"""What the measuring commands share: presets, workloads, the form of a result, the paper's figures, the command line.
 
-A command (`perf/paradigms.py`, `perf/steps.py`, ...) says what it measures; everything else of it is here.
+The commands are files beside this folder; below it are `perf.traffic`, which drives, and `perf.traces`.
 """

@@ -1,139 +1,160 @@
-"""What a command found: figures and tables, with where and how. One format for all, so that reports need no other."""
+"""The one form in which every measuring command writes what it found: figures, tables of typed rows, plots' series.
+
+A report and a comparison read this and need to know no command. A figure is what is compared from run to run.
+"""
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from perf.environment import environment
-from perf.stats import percentile
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-FORMAT = 1
-Better = Literal["lower", "higher"]
+from perf.stats import Spread
+
+FORMAT: Literal["mtserve-result"] = "mtserve-result"
+VERSION: Literal[1] = 1
+
+Cell: TypeAlias = int | float | str | None
+Origin: TypeAlias = Literal["measured", "counted", "calculated", "paper"]
+Better: TypeAlias = Literal["lower", "higher", "neither"]
 
 
 class ResultError(ValueError):
-    """A file is no result of these commands; the message says what is wrong with it."""
+    """A file is no result, or one of another version; the message says which file and why."""
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One number and its spread: the median of `runs` values, their quartiles, and what it should be, if anything.
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    `x` and `series` place it in a plot: figures of one `plot` and `series` are a line over `x`.
+
+class Figure(_Part):
+    """A number that matters. `low` and `high` are the quartiles of `samples` measurements; of a count there are none.
+
+    `aim` is the most (better: lower) or the least (better: higher) it should be.
     """
 
     name: str
     value: float
     unit: str
     better: Better
-    low: float
-    high: float
-    runs: int
+    low: float | None = None
+    high: float | None = None
+    samples: int = 1
     aim: float | None = None
-    plot: str = ""
-    series: str = ""
-    x: float | None = None
 
     @property
     def verdict(self) -> str:
+        """ "met", "MISSED", or nothing where nothing is aimed at."""
         if self.aim is None:
             return ""
-        met = self.value <= self.aim if self.better == "lower" else self.value >= self.aim
-        return "met" if met else "MISSED"
+        return "met" if (self.value >= self.aim if self.better == "higher" else self.value <= self.aim) else "MISSED"
 
 
-def figure(
-    name: str, values: Sequence[float], unit: str, better: Better = "lower", *, aim: float | None = None,
-    plot: str = "", series: str = "", x: float | None = None,
-) -> Figure:  # fmt: skip
-    """Of several runs. Raises `ValueError` for none."""
-    if not values:
-        raise ValueError(f"{name}: nothing was measured")
-    return Figure(
-        name, statistics.median(values), unit, better, percentile(values, 25), percentile(values, 75), len(values),
-        aim, plot, series, x,
-    )  # fmt: skip
+class Column(_Part):
+    """`digits` after the point; shares (unit "%") are kept as fractions."""
+
+    name: str
+    unit: str = ""
+    digits: int = 1
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of text under `head`; `paper` are the paper's rows on its hardware, or nothing."""
+class Table(_Part):
+    """Rows of numbers, texts and None (nothing there). `origin` says where the numbers are from."""
 
+    key: str
     title: str
-    head: list[str]
-    rows: list[list[str]]
-    paper: list[list[str]] = field(default_factory=list)
+    columns: list[Column]
+    rows: list[list[Cell]]
+    origin: Origin = "measured"
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Result:
-    """Of one run of one command."""
+class Series(_Part):
+    """One line, or one group of bars. `low` and `high`: quartiles, where there are any."""
 
+    label: str
+    x: list[float | str]
+    y: list[float]
+    low: list[float] | None = None
+    high: list[float] | None = None
+    origin: Origin = "measured"
+
+
+class Plot(_Part):
+    """`stacked`: bars on one another, a series a layer."""
+
+    key: str
+    title: str
+    kind: Literal["line", "bars", "stacked", "steps"]
+    x_label: str
+    y_label: str
+    series: list[Series]
+    log_x: bool = False
+    log_y: bool = False
+
+
+class Result(_Part):
+    """One run of one command."""
+
+    format: Literal["mtserve-result"] = FORMAT
+    version: Literal[1] = VERSION
     command: str
     preset: str
     seed: int
+    settings: dict[str, Any]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    commit: str
     started: str
-    seconds: float
-    figures: list[Figure]
-    tables: list[Table]
+    """UTC, ISO 8601."""
+    duration_s: float
     interrupted: bool = False
-    environment: dict[str, Any] = field(default_factory=environment)
+    figures: list[Figure] = Field(default_factory=list)
+    tables: list[Table] = Field(default_factory=list)
+    plots: list[Plot] = Field(default_factory=list)
 
-    def write(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
-
-    @classmethod
-    def read(cls, path: Path) -> Result:
-        """Raises `ResultError`."""
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ResultError(f"{path} cannot be read as JSON: {error}") from error
-        if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
-            raise ResultError(f"{path} is no result of a perf command (`--json FILE` writes one)")
-        try:
-            found["figures"] = [Figure(**one) for one in found["figures"]]
-            found["tables"] = [Table(**one) for one in found["tables"]]
-            return cls(**found)
-        except (KeyError, TypeError) as error:
-            raise ResultError(f"{path} is no result of this version's perf commands: {error}") from error
-
-    def text(self) -> str:
-        """For a terminal."""
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        for table in self.tables:
-            yield from ("", table.title, *aligned([table.head, *table.rows]))
-            if table.paper:
-                yield from ("  the paper, on its hardware:", *aligned([table.head, *table.paper]))
-            if table.note:
-                yield f"  {table.note}"
-        aimed = [one for one in self.figures if one.aim is not None]
-        if aimed:
-            yield ""
-        for one in aimed:
-            sign = "at most" if one.better == "lower" else "at least"
-            spread = f"{one.low:,.2f} .. {one.high:,.2f}"
-            yield f"{one.name}: {one.value:,.2f} {one.unit} ({spread}); {sign} {one.aim:,g}: {one.verdict}"
-        if self.interrupted:
-            yield "interrupted: this is what was measured until then"
+    @model_validator(mode="after")
+    def _names_are_keys(self) -> Result:
+        for what, names in (
+            ("figures", [figure.name for figure in self.figures]),
+            ("tables", [table.key for table in self.tables]),
+            ("plots", [plot.key for plot in self.plots]),
+        ):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"two {what} are called {twice[0]!r}")
+        return self
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first column to the left, the others to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]  # fmt: skip
+def figure(
+    name: str, value: Spread | float, unit: str, better: Better = "lower", aim: float | None = None, scale: float = 1.0
+) -> Figure:
+    """Of measurements (their median and quartiles) or of one number; `scale` turns seconds into milliseconds."""
+    if isinstance(value, Spread):
+        return Figure(
+            name=name, value=scale * value.median, unit=unit, better=better, low=scale * value.low,
+            high=scale * value.high, samples=value.count, aim=aim,
+        )  # fmt: skip
+    return Figure(name=name, value=scale * value, unit=unit, better=better, aim=aim)
+
+
+def save(result: Result, path: Path) -> None:
+    """Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(result.model_dump_json(indent=1, exclude_none=True) + "\n", encoding="utf-8")
+
+
+def load(path: Path) -> Result:
+    """Raises `ResultError`."""
+    try:
+        return Result.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ResultError(f"cannot read {path}: {error.strerror}") from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "it is no text"}
+        place = ".".join(map(str, first["loc"]))
+        raise ResultError(
+            f"{path} is no result of this version ({place + ': ' if place else ''}{first['msg']}); a measuring command "
+            "writes one with --json"
+        ) from error

@@ -15,9 +15,9 @@ import pytest
 from mtserve_backend.repository import shipped
 from perf import demo, demo_parts, demo_text, fetch, movielens
 from perf.demo_parts import Measured, MovieLensPart, PaperPart
+from perf.lab.presets import PARADIGMS
 from perf.movielens import MovieLens
 from perf.plot import LINES
-from perf.replay import MODES
 from perf.summary import disagreements, summarize
 
 pytestmark = pytest.mark.server
@@ -34,7 +34,7 @@ def test_real_users_get_the_same_ranking_in_every_mode(ml_100k: MovieLens) -> No
     part = MovieLensPart(ml_100k, WEIGHTS, users=12, device_share=0.3)
     part.run(measured.movielens)
     found = summarize(measured.movielens)
-    assert list(found) == list(MODES)
+    assert list(found) == list(PARADIGMS)
     assert disagreements(found) == []
     assert found["recompute"].quality.users == 12
     assert found["recompute"].total_hit_ratio == 0

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from perf.judged import Judged
 from perf.plot import latency_plot, medians
-from perf.replay import Record
 from perf.stats import percentile, ratio
-from perf.summary import aligned, disagreements, summarize, table
+from perf.summary import disagreements, summarize, table
 
-RECORD = Record(
+RECORD = Judged(
     mode="recompute", user=1, length=100, new=10, seconds=0.4, device=0, host=0, recomputed=90, difference=0.0,
     judged=True, rank=0, ranking=(3, 4),
 )  # fmt: skip
 
 
-def record(mode: str, **changes: object) -> Record:
+def record(mode: str, **changes: object) -> Judged:
     return dataclasses.replace(RECORD, mode=mode, **changes)  # type: ignore[arg-type]
 
 
@@ -84,7 +84,3 @@ def test_the_plot_shows_medians_per_mode_and_tier(tmp_path: Path) -> None:
     }
     latency_plot(records, "hand-made", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_aligned() -> None:
-    assert aligned([["a", "bb"], ["ccc", "1"]]).splitlines() == ["a    bb", "-------", "ccc   1"]

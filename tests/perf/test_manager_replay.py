@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
 from mtserve_backend.cache.records import Geometry
-from perf import hitratio
-from perf.manager_replay import ManagerReplay, ReplayOptions
 from perf.traces.generator import requests
 from perf.traces.request import Request
 from perf.traces.shapes import Lognormal, Shape
+from perf.traffic.manager import ManagerReplay, ReplayOptions
 
 SHAPE = Shape(users=30, longest=2_000, last_length=Lognormal(900.0, 0.31), days=3.0)
 GEOMETRY = Geometry(page_tokens=8, chunk_tokens=64, device_pages=1_500, onload_pages=200, host_chunks=600)
@@ -64,15 +61,3 @@ def test_a_batch_larger_than_the_device_is_served_all_the_same() -> None:
     run.run(served)
     assert run.served == len(served)
     run.manager.check()
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert hitratio.main(["--quick", "--device-share", "0.6", "--json", str(tmp_path / "out.json")]) == 0
-    report = json.loads((tmp_path / "out.json").read_text())
-    with_flush, without = report["runs"]
-    assert with_flush["total_hit_ratio"] >= without["total_hit_ratio"]
-    assert with_flush["total_hit_ratio"] >= with_flush["device_hit_ratio"]
-    assert report["environment"]["versions"]["mtserve"]
-    printed = capsys.readouterr().out
-    assert "1,181,699" in printed
-    assert "goal 99.5%" in printed
