@@ -84,23 +84,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{part.name}, {part.seconds:.0f} s\n")
         sys.stdout.write((table(part.figures) if part.figures else f"  no figures: {part.error}") + "\n\n")
         sys.stdout.flush()
-    if arguments.json:
-        report = {
-            **environment(),
-            "device": next((part.device for part in parts if part.device), None),
-            "scale": arguments.scale,
-            "seconds": time.monotonic() - begin,
-            "parts": {
-                part.name: {
-                    "seconds": part.seconds,
-                    "error": part.error,
-                    "figures": [figure.to_dict() for figure in part.figures],
-                }
-                for part in parts
-            },
-        }
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        if arguments.json:  # after every part: whatever ends this process, what was measured is kept
+            text = json.dumps(report(parts, arguments.scale, time.monotonic() - begin), indent=2)
+            arguments.json.write_text(text + "\n", encoding="utf-8")
     return int(any(not part.figures for part in parts))
+
+
+def report(parts: Sequence[Part], scale: str, seconds: float) -> dict[str, Any]:
+    """What is written to the file: the machine, and every part so far."""
+    return {
+        **environment(),
+        "device": next((part.device for part in parts if part.device), None),
+        "scale": scale,
+        "seconds": seconds,
+        "parts": {
+            part.name: {
+                "seconds": part.seconds,
+                "error": part.error,
+                "figures": [figure.to_dict() for figure in part.figures],
+            }
+            for part in parts
+        },
+    }
 
 
 def _parser() -> argparse.ArgumentParser:

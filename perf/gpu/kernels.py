@@ -1,10 +1,14 @@
 """Each kernel against its floor: the larger of its bytes over the memory's speed and its products over the processor's.
 
-Every call is of another layer of a pool that no cache holds, as in a model.
+Every call is of another layer of a pool that no cache holds, as in a model. Launching is not part of it, except in the
+figure that says how long a layer's launches take: where that is more than the kernels do, a small batch waits for the
+processor.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from itertools import count
 
 import numpy as np
@@ -33,10 +37,12 @@ def run(place: Place) -> list[Figure]:
 
 
 def _pool(place: Place, pages: int) -> torch.Tensor:
-    """`[layers, pages, 2, heads, page_tokens, head_dim]`."""
+    """`[layers, pages, 2, heads, page_tokens, head_dim]`: the model's layers, or more until no cache holds them."""
     model = place.scale.model
-    shape = (model.layers, pages, 2, model.heads, place.scale.page_tokens, model.head_dim)
-    return torch.randn(shape, device=place.device, dtype=torch.float32).to(place.dtype).mul_(0.1)
+    page_bytes = 2 * model.heads * place.scale.page_tokens * model.head_dim * place.dtype.itemsize
+    layers = max(model.layers, -(-place.scale.copied_bytes // (pages * page_bytes)))
+    shape = (layers, pages, 2, model.heads, place.scale.page_tokens, model.head_dim)
+    return torch.randn(shape, device=place.device, dtype=place.dtype).mul_(0.1)
 
 
 def _attention(place: Place, best: Ceilings, length: int, batch: int) -> list[Figure]:
@@ -53,10 +59,14 @@ def _attention(place: Place, best: Ceilings, length: int, batch: int) -> list[Fi
     turn = count()
 
     def attend() -> None:
-        paged.attend(pool[next(turn) % model.layers], work, q, k, v, out)
+        paged.attend(pool[next(turn) % len(pool)], work, q, k, v, out)
 
     def append() -> None:
-        paged.append(pool[next(turn) % model.layers], work, k, v)
+        paged.append(pool[next(turn) % len(pool)], work, k, v)
+
+    def launch() -> None:
+        append()
+        attend()
 
     value = place.dtype.itemsize
     pairs = batch * (rows * length + scale.new * (scale.new + 1) // 2 + scale.candidates * (scale.new + 1))
@@ -67,7 +77,19 @@ def _attention(place: Place, best: Ceilings, length: int, batch: int) -> list[Fi
     return [
         of_times(f"attend, {what}", place.seconds(attend, model.layers), floor, place.aim(ATTENTION_AIM)),
         of_times(f"append, {what}", place.seconds(append, model.layers), written / best.memory),
+        of_times(f"launching both, {what}", _launching(place, launch)),
     ]
+
+
+def _launching(place: Place, work: Callable[[], object]) -> list[float]:
+    """What `work` holds up the thread that issues it. On a CPU that is all of it."""
+    taken = []
+    for _ in range(place.scale.repeats + 2):
+        place.settle()
+        begin = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begin)
+    return taken[2:]
 
 
 def _copies(place: Place, best: Ceilings) -> list[Figure]:
@@ -77,16 +99,19 @@ def _copies(place: Place, best: Ceilings) -> list[Figure]:
     pool = _pool(place, pages)
     order = np.random.default_rng(1).permutation(pages)
     staged, primary = order[: pages // 2], order[pages // 2 :]
-    chunk = order[: scale.chunk_tokens // scale.page_tokens]
-    buffer = torch.empty_like(pool[:, : len(chunk)])
+    # Chunks in turn, each to a buffer of its own: one alone would stay in the device's cache.
+    size = scale.chunk_tokens // scale.page_tokens
+    chunks = [order[at : at + size] for at in range(0, min(8 * size, len(order) - size + 1), size)]
+    buffers = [torch.empty_like(pool[:, :size]) for _ in chunks]
     page_bytes = pool[0, 0].numel() * pool.element_size()
     turn = count()
 
     def scatter() -> None:
-        copies.scatter_pages(pool[next(turn) % model.layers], staged, primary)
+        copies.scatter_pages(pool[next(turn) % len(pool)], staged, primary)
 
     def gather() -> None:
-        copies.gather_pages(buffer, pool, chunk)
+        index = next(turn) % len(chunks)
+        copies.gather_pages(buffers[index], pool, chunks[index])
 
     return [
         of_rates(
@@ -97,9 +122,9 @@ def _copies(place: Place, best: Ceilings) -> list[Figure]:
             place.aim(COPY_AIM),
         ),
         of_rates(
-            f"gather, {len(chunk)} pages of every layer (read + written)",
-            2.0 * len(chunk) * model.layers * page_bytes,
-            place.seconds(gather, 8),
+            f"gather, {size} pages of every layer (read + written)",
+            2.0 * size * len(pool) * page_bytes,
+            place.seconds(gather, len(chunks)),
             best.memory,
             place.aim(COPY_AIM),
         ),

@@ -49,6 +49,24 @@ def test_a_part_that_hangs_costs_only_itself(
     assert "no figures: not done after 1 s" in capsys.readouterr().out
 
 
+def test_what_was_measured_before_an_interruption_is_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_part, file = command.run_part, tmp_path / "gpu.json"
+
+    def interrupted(task: tuple[str, ...], *rest: object) -> command.Part:
+        if task == ("kernels",):
+            raise KeyboardInterrupt
+        return run_part(task, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(command, "run_part", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        command.main(["--device", "cpu", "--scale", "small", "--json", str(file)])
+    parts = json.loads(file.read_text())["parts"]
+    assert list(parts) == ["ceilings"]
+    assert parts["ceilings"]["figures"]
+
+
 def test_a_figure_is_held_against_its_floor_or_its_ceiling() -> None:
     attended = of_times("attend", [0.002, 0.001, 0.003], floor=0.001, aim=0.6)
     assert (attended.value, attended.low, attended.high, attended.floor) == (2.0, 1.0, 3.0, 1.0)
