@@ -14,6 +14,7 @@ import triton_python_backend_utils as pb_utils
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.cache.records import User
 from mtserve_backend.ranking import Code, Outcome, RankRequest, RequestError
+from mtserve_backend.serving import errors
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
@@ -45,12 +46,11 @@ def parse(request: Any) -> RankRequest:
     )
 
 
-def respond(outcome: Outcome) -> Any:
-    """An `InferenceResponse`, per docs/protocol.md."""
+def respond(outcome: Outcome, request: Any) -> Any:
+    """The `InferenceResponse` to a request, per docs/protocol.md."""
     if isinstance(outcome, RequestError):
-        # Looked up now: the stub adds TritonError to the module only after model.py has been imported.
-        code = getattr(pb_utils.TritonError, outcome.code.value)
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(outcome), code))
+        code, message = outcome.code.value, str(outcome)
+        return errors.response(code, errors.with_code(code, message) if errors.code_wanted(request) else message)
     cache = outcome.cache
     info = [cache.device, cache.host, cache.recomputed, cache.new, cache.history_length]
     return pb_utils.InferenceResponse(

@@ -73,7 +73,7 @@ class TritonPythonModel:
         answered = iter(self._service.rank(good) if good else ())
         settled = [next(answered) if outcome is None else outcome for outcome in outcomes]
         self._meter.answered(settled, time.perf_counter() - begin)
-        return [tensors.respond(outcome) for outcome in settled]
+        return [tensors.respond(outcome, request) for outcome, request in zip(settled, requests, strict=True)]
 
     def is_ready(self) -> bool:
         """Asked by servers that know of it (not 24.10's): false sends requests elsewhere before they fail here."""

@@ -10,6 +10,7 @@ from mtserve_client import CacheInfo, Events, HistoryNeeded, ServerFault, Server
 from mtserve_client.errors import DeadlineExceeded, InvalidRequest, MtserveError
 from mtserve_client.exchange import Pause, Query, Retry, Send, converse
 from mtserve_client.memory import OVERLAP, Memory
+from mtserve_client.places import Places
 from mtserve_client.protocol import Ranking
 
 
@@ -30,7 +31,9 @@ class Caller:
     def call(self, user: int | str, *outcomes: MtserveError | CacheInfo | None, **given: Any) -> Any:
         """A call whose sendings meet these outcomes, then answers that say all is well."""
         query = Query(user, given.get("history"), given.get("new"), np.zeros(0, np.int64), None)
-        exchange = converse(self.memory, query, 10.0, self.retry, clock=lambda: self.now, draw=lambda: 1.0)
+        exchange = converse(
+            self.memory, Places(["a"], ["hstu"]), query, 10.0, self.retry, clock=lambda: self.now, draw=lambda: 1.0
+        )
         left = list(outcomes)
         self.sent = []
         self.pauses = []
