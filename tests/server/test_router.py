@@ -176,9 +176,11 @@ def test_a_request_late_in_the_router_is_dropped_and_too_many_are_refused(grpc: 
     refused = [answer for answer in answers if isinstance(answer, str)]
     assert 0 < len(refused) <= 22
     assert all("UNAVAILABLE" in text and "wait for hstu_0 already" in text for text in refused)
-    late = work("hstu_0")
-    late.parameters = {"timeout": 1}
-    assert refusal(grpc, repository.ROUTER, late)[0] == "StatusCode.UNAVAILABLE"
+    late = visit(user_of("hstu_0"))
+    with pytest.raises(InferenceServerException) as caught:
+        grpc.client.infer(repository.ROUTER, grpc._inputs(late.inputs), timeout=1, **grpc._options(late))
+    assert caught.value.status() == "StatusCode.UNAVAILABLE"
+    assert "timeout was over" in caught.value.message()
 
 
 def _control(running: EmbeddedServer, model: str, verb: str) -> None:
