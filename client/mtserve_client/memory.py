@@ -188,7 +188,11 @@ class Memory:
     Every opened ticket must be closed once, by `succeed` or by `fail`.
     """
 
-    def __init__(self, users: int, tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, users: int, tokens: int, clock: Callable[[], float] = time.monotonic, deltas: bool = True
+    ) -> None:
+        """Without `deltas` every call states the whole history."""
+        self._deltas = deltas
         self._max_users = users
         self._max_tokens = tokens
         self._clock = clock
@@ -240,7 +244,7 @@ class Memory:
             ticket = Ticket(
                 user,
                 stated,
-                safe=dict(record.safe),
+                safe=dict(record.safe) if self._deltas else {},
                 record=record,
                 number=record.sent + 1,
                 breaks=record.breaks,

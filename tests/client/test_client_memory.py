@@ -21,9 +21,9 @@ def history(length: int, first: int = 0) -> Events:
 class Caller:
     """Makes calls with a clock and a server of the test's making; keeps what was sent."""
 
-    def __init__(self, users: int = 100, tokens: int = 10**6, retry: Retry | None = None) -> None:
+    def __init__(self, users: int = 100, tokens: int = 10**6, retry: Retry | None = None, deltas: bool = True) -> None:
         self.now = 0.0
-        self.memory = Memory(users, tokens, clock=lambda: self.now)
+        self.memory = Memory(users, tokens, clock=lambda: self.now, deltas=deltas)
         self.retry = retry or Retry()
         self.sent: list[tuple[int, int]] = []  # start and number of events
         self.pauses: list[float] = []
@@ -71,6 +71,15 @@ def test_the_first_call_sends_all_and_the_next_only_the_rest_and_an_overlap() ->
     assert caller.sent == [(103 - OVERLAP, 2 + OVERLAP)]
     caller.call(5, new=Events.empty())
     assert caller.sent == [(105 - OVERLAP, OVERLAP)]
+
+
+def test_without_deltas_every_call_states_the_whole_history() -> None:
+    caller = Caller(deltas=False)
+    caller.call(5, history=history(100))
+    caller.call(5, history=history(103))
+    assert caller.sent == [(0, 103)]
+    caller.call(5, new=history(2))
+    assert caller.sent == [(0, 105)]
 
 
 def test_a_history_that_differs_or_is_shorter_is_sent_whole() -> None:

@@ -19,6 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from mtserve_backend import repository
 from mtserve_backend.embedded import EmbeddedServer, ServerError
+from tests.server.processes import stub
 from tests.server.raw import Raw, RawRequest, raw_request
 
 MODELS = ("hstu_0", "hstu_1")
@@ -208,7 +209,7 @@ def test_a_model_that_is_unloaded_is_unavailable_and_found_again(grpc: Raw, runn
 def test_the_other_models_users_are_served_when_a_models_process_dies(grpc: Raw, running: EmbeddedServer) -> None:
     here, there = user_of("hstu_0"), user_of("hstu_1")
     grpc.send(repository.ROUTER, visit(here))
-    os.kill(_stub(running, "hstu_0"), signal.SIGKILL)
+    os.kill(stub(running, "hstu_0"), signal.SIGKILL)
     status, message = refusal(grpc, repository.ROUTER, visit(here))
     assert status == "StatusCode.INTERNAL"
     assert "Stub process" in message
@@ -216,20 +217,6 @@ def test_the_other_models_users_are_served_when_a_models_process_dies(grpc: Raw,
     for verb in ("unload", "load"):
         _control(running, "hstu_0", verb)
     assert grpc.send(repository.ROUTER, visit(here))["CACHE_INFO"].tolist() == [[0, 0, 0, 40, 40]]
-
-
-def _stub(running: EmbeddedServer, model: str) -> int:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if parent == running.pid and any(f"/{model}/".encode() in word for word in words):
-            return int(entry.name)
-    raise AssertionError(f"no process of {model}")
 
 
 def test_a_router_never_calls_itself(tmp_path: Path) -> None:
