@@ -80,6 +80,9 @@ class Config(Knobs):
     pass_tokens: int = Field(default=8192, ge=16, description="rows computed at once; longer work is done in slices")
     max_candidates: int = Field(default=10_000, ge=1, description="candidates in one request")
     max_events: int = Field(default=100_000, ge=1, description="history events in one request")
+    max_user_id_bytes: int = Field(
+        default=128, ge=1, le=128, description="bytes of a user's ID where it is a string; 128 is Triton's own limit"
+    )
     zero_on_free: bool = Field(
         default=False, description="overwrite pages and chunks as they become free, and transient buffers after use"
     )

@@ -158,7 +158,7 @@ class Ticket:
         """
         if start < self.history.origin:
             raise HistoryNeeded(
-                f"events of user {self.user!r} are needed from position {start}, and this client keeps only "
+                f"events of this user are needed from position {start}, and this client keeps only "
                 f"those from {self.history.origin} on: pass history= the whole history",
                 start,
             )
@@ -221,9 +221,7 @@ class Memory:
         stated: _History | None
         if history is None:
             if told is None:
-                raise HistoryNeeded(
-                    f"nothing is remembered of user {user!r}: pass history= the whole history", position=0
-                )
+                raise HistoryNeeded("nothing is remembered of this user: pass history= the whole history", position=0)
             stated = told.extended((new_events or Events.empty()).pack())
             extends = True
         else:  # hashed outside the lock: a long history takes 0.1 ms

@@ -201,7 +201,7 @@ def test_users_seen_longest_ago_lose_their_events_first_and_then_everything() ->
     caller.call(2, HistoryNeeded("", 0), new=history(1))
     caller.call(4, history=history(100))
     assert len(caller.memory) == 3
-    with pytest.raises(HistoryNeeded, match="nothing is remembered of user 3"):
+    with pytest.raises(HistoryNeeded, match="nothing is remembered of this user"):
         caller.call(3, new=history(1))
 
 
