@@ -7,7 +7,33 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mtserve_backend.cache.history import Items, Tokens
+from mtserve_backend.cache.records import User
 from mtserve_backend.ranking import Code, RankRequest, RequestError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a request may be. Each check raises `RequestError` (INVALID_ARG); none needs the tensors' values, so
+    that what is too large is refused before anything of it is copied.
+    """
+
+    max_events: int
+    max_candidates: int
+    max_user_id_bytes: int
+
+    def check_events(self, count: int) -> None:
+        if count > self.max_events:
+            raise _invalid(f"{count} history events were sent; at most {self.max_events} are accepted")
+
+    def check_candidates(self, count: int) -> None:
+        if count > self.max_candidates:
+            raise _invalid(f"{count} candidates were sent; at most {self.max_candidates} are accepted")
+
+    def check_user(self, user: User) -> None:
+        """An integer ID has eight bytes, whatever it is."""
+        size = len(user.encode("utf-8", "surrogatepass")) if isinstance(user, str) else 0
+        if size > self.max_user_id_bytes:
+            raise _invalid(f"the user's ID has {size} bytes; at most {self.max_user_id_bytes} are accepted")
 
 
 @dataclass(frozen=True)
@@ -17,8 +43,7 @@ class Admission:
     items: int
     actions: int
     oov_item: int | None
-    max_events: int
-    max_candidates: int
+    limits: Limits
     history_needed: bool
 
     def admit(self, request: RankRequest) -> RankRequest:
@@ -31,12 +56,9 @@ class Admission:
                 f"HISTORY_ITEMS has {len(tokens.items)} events and HISTORY_ACTIONS {len(tokens.actions)}; "
                 "each event needs one of both"
             )
-        if len(tokens.items) > self.max_events:
-            raise _invalid(f"{len(tokens.items)} history events were sent; at most {self.max_events} are accepted")
-        if len(request.candidates) > self.max_candidates:
-            raise _invalid(
-                f"{len(request.candidates)} candidates were sent; at most {self.max_candidates} are accepted"
-            )
+        self.limits.check_user(request.user)
+        self.limits.check_events(len(tokens.items))
+        self.limits.check_candidates(len(request.candidates))
         if tokens.stop > np.iinfo(np.int32).max:
             raise _invalid(f"a history of {tokens.stop} events is longer than positions can count (2^31 - 1)")
         if request.top_k is not None and request.top_k < 1:

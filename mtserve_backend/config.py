@@ -8,10 +8,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mtserve_backend.fields import Field, FieldError, Record
 from mtserve_backend.sizes import Size
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Keys of the Python backend itself, which Triton leaves among a model's parameters.
 TRITON_KEYS = frozenset(
@@ -25,7 +28,23 @@ class ConfigError(ValueError):
     """A knob is unknown or has a value it cannot have; the message says which, and what would be right."""
 
 
-class Config(Record):
+class Knobs(Record):
+    """Knobs as Triton's `parameters` carry them."""
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, str]) -> Self:
+        """From `parameters { key value { string_value } }`. Raises `ConfigError` naming every wrong knob."""
+        own = {key: value for key, value in parameters.items() if key not in TRITON_KEYS}
+        unknown = [key for key in own if key not in cls.model_fields]
+        if unknown:
+            raise ConfigError("; ".join(unknown_key(key, cls) for key in unknown))
+        try:
+            return cls.from_text({key: value for key, value in own.items() if value != "" or key == "model_dir"})
+        except FieldError as error:
+            raise ConfigError(str(error)) from error
+
+
+class Config(Knobs):
     """The knobs of one model."""
 
     model_dir: str = Field(
@@ -61,6 +80,9 @@ class Config(Record):
     pass_tokens: int = Field(default=8192, ge=16, description="rows computed at once; longer work is done in slices")
     max_candidates: int = Field(default=10_000, ge=1, description="candidates in one request")
     max_events: int = Field(default=100_000, ge=1, description="history events in one request")
+    max_user_id_bytes: int = Field(
+        default=128, ge=1, le=128, description="bytes of a user's ID where it is a string; 128 is Triton's own limit"
+    )
     zero_on_free: bool = Field(
         default=False, description="overwrite pages and chunks as they become free, and transient buffers after use"
     )
@@ -98,18 +120,6 @@ class Config(Record):
         if Size.parse(self.user_log).unit != "bytes":
             yield "user_log is given in bytes, for example '256MiB'"
 
-    @classmethod
-    def from_parameters(cls, parameters: Mapping[str, str]) -> Config:
-        """From `parameters { key value { string_value } }`. Raises `ConfigError` naming every wrong knob."""
-        own = {key: value for key, value in parameters.items() if key not in TRITON_KEYS}
-        unknown = [key for key in own if key not in cls.model_fields]
-        if unknown:
-            raise ConfigError("; ".join(unknown_key(key) for key in unknown))
-        try:
-            return cls.from_text({key: value for key, value in own.items() if value != "" or key == "model_dir"})
-        except FieldError as error:
-            raise ConfigError(str(error)) from error
-
 
 def _wrong_size(name: str, text: str) -> str | None:
     try:
@@ -119,10 +129,10 @@ def _wrong_size(name: str, text: str) -> str | None:
     return None
 
 
-def unknown_key(key: str) -> str:
+def unknown_key(key: str, knobs: type[Knobs] = Config) -> str:
     """A sentence that names the nearest known knob."""
-    near = difflib.get_close_matches(key.lower(), Config.model_fields, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(sorted(Config.model_fields))}"
+    near = difflib.get_close_matches(key.lower(), knobs.model_fields, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(sorted(knobs.model_fields))}"
     return f"unknown parameter '{key}': {hint}"
 
 

@@ -5,14 +5,16 @@ copy of `model_repository/` and keep it under version control.
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mtserve_backend.config import Config, ConfigError
+from mtserve_backend.routing.config import RouterConfig
 
 MODEL = "hstu"
+ROUTER = "hstu_router"
 
 
 class RepositoryError(ValueError):
@@ -63,6 +65,25 @@ def write_model(
     folder = Path(out_dir) / name
     (folder / "1").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(model / "1" / "model.py", folder / "1" / "model.py")
+    heading = f"# Composed by mtserve from {template}, where every line is explained.\n"
+    (folder / "config.pbtxt").write_text(heading + text(message), encoding="utf-8")
+    return folder
+
+
+def write_router(out_dir: Path | str, models: Sequence[str], parameters: Mapping[str, str] | None = None) -> Path:
+    """Write the shipped router for these models as `<out_dir>/hstu_router` and return that folder."""
+    source = shipped() / ROUTER
+    template = source / "config.pbtxt"
+    message = _parse(template)
+    for key, value in {**(parameters or {}), "models": ",".join(models)}.items():
+        message.parameters[key].string_value = value
+    try:
+        RouterConfig.from_parameters(strings(message)).check_not_among(ROUTER)
+    except ConfigError as error:
+        raise RepositoryError(f"The router's parameters are wrong: {error}") from error
+    folder = Path(out_dir) / ROUTER
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source / "1" / "model.py", folder / "1" / "model.py")
     heading = f"# Composed by mtserve from {template}, where every line is explained.\n"
     (folder / "config.pbtxt").write_text(heading + text(message), encoding="utf-8")
     return folder

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from mtserve_backend import footprint
-from mtserve_backend.admission import Admission
+from mtserve_backend.admission import Admission, Limits
 from mtserve_backend.cache.manager import CacheManager
 from mtserve_backend.cache.records import Geometry
 from mtserve_backend.config import Config, ConfigError
@@ -79,8 +79,7 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
         items=model.config.items,
         actions=model.config.actions,
         oov_item=oov_item,
-        max_events=config.max_events,
-        max_candidates=config.max_candidates,
+        limits=limits(config),
         history_needed=model.scores_last_row,
     )
     engine = Engine(
@@ -108,6 +107,11 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
     else:
         footprint.report_process(planned, footprint.resident_bytes())
     return engine
+
+
+def limits(config: Config) -> Limits:
+    """How large a request may be, by these knobs."""
+    return Limits(config.max_events, config.max_candidates, config.max_user_id_bytes)
 
 
 def _take(device: torch.device) -> None:

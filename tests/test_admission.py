@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mtserve_backend.admission import Admission
+from mtserve_backend.admission import Admission, Limits
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.ranking import Code, RankRequest, RequestError, rank
 
-STRICT = Admission(items=10, actions=3, oov_item=None, max_events=5, max_candidates=4, history_needed=False)
+STRICT = Admission(items=10, actions=3, oov_item=None, limits=Limits(5, 4, 8), history_needed=False)
 
 
 def request(
@@ -39,6 +39,7 @@ def request(
         (request(items=(1, 10)), r"HISTORY_ITEMS\[1\] is 10; this model knows items 0\.\.9"),
         (request(items=(-1, 1)), r"HISTORY_ITEMS\[0\] is -1"),
         (request(candidates=(2, 99)), r"CANDIDATES\[1\] is 99"),
+        (replace(request(), user="ü" * 5), "ID has 10 bytes; at most 8"),
         (request(forget=True), "carries no history and no candidates"),
         (replace(request(items=(), candidates=(), forget=True), user=None), "needs the user's ID"),
     ],

@@ -26,6 +26,7 @@ WRONG = {
     "pass_tokens": ["15", "x"],
     "max_candidates": ["0"],
     "max_events": ["0"],
+    "max_user_id_bytes": ["0", "129"],
     "zero_on_free": ["perhaps"],
     "unknown_items": ["ignore"],
     "dtype": ["fp8", "bf16"],

@@ -24,7 +24,7 @@ class AsyncRankingClient(BaseClient):
     """
 
     def _connect(self) -> None:
-        self._transport = connect_async(self._target)
+        self._transports = [connect_async(target) for target in self._targets]
 
     async def rank(
         self,
@@ -50,7 +50,8 @@ class AsyncRankingClient(BaseClient):
     async def close(self) -> None:
         """Close the connections. Calls made later raise ClientClosed."""
         self._closed = True
-        await self._transport.close()
+        for transport in self._transports:
+            await transport.close()
 
     async def __aenter__(self) -> AsyncRankingClient:
         return self
@@ -69,7 +70,7 @@ class AsyncRankingClient(BaseClient):
                     step = exchange.send(None)
                     continue
                 try:
-                    ranking = await self._transport.infer(step.call, step.timeout_s)
+                    ranking = await self._transports[step.place].infer(step.call, step.timeout_s)
                 except MtserveError as error:
                     step = exchange.throw(error)
                 else:

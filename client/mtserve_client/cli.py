@@ -41,6 +41,7 @@ examples:
   mtserve-client rank --user 5 --items 1,2,3 --actions 1,1,0 --candidates 5,6,7 --top-k 2
   mtserve-client rank --user-string alice --history alice.json --candidates 5,6 --json
   mtserve-client warm --url http://localhost:8000 --user 5 --history history.csv
+  mtserve-client warm --url a:8001 b:8001 --model hstu_0 hstu_1 --user 5 --history history.csv
 
 """
 
@@ -56,9 +57,17 @@ class _BadArgumentsError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     options = _parser().parse_args(arguments)
+    where = ", ".join(options.url)
     try:
         user, history, candidates, top_k = _request(options)
-        client = RankingClient(options.url, options.model, timeout_s=options.timeout)
+        client = RankingClient(
+            options.url,
+            options.model,
+            timeout_s=options.timeout,
+            ca_file=options.ca_file,
+            cert_file=options.cert_file,
+            key_file=options.key_file,
+        )
     except (_BadArgumentsError, InvalidRequest) as error:
         return _complain(error, BAD_ARGUMENTS)
     try:
@@ -70,11 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ranking = client.rank(user, history, candidates=candidates, top_k=top_k)
                 _show_ranking(ranking, candidates, options.json)
     except (ServerUnavailable, DeadlineExceeded) as error:
-        return _complain(error, UNREACHABLE, options.url)
+        return _complain(error, UNREACHABLE, where)
     except (InvalidRequest, ModelNotFound, HistoryNeeded) as error:
-        return _complain(error, REFUSED, options.url)
+        return _complain(error, REFUSED, where)
     except MtserveError as error:
-        return _complain(error, FAULT, options.url)
+        return _complain(error, FAULT, where)
     except KeyboardInterrupt:
         return INTERRUPTED
     return OK
@@ -102,10 +111,18 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument(
             "--url",
-            default="localhost:8001",
-            help="host:port or grpc://host:port for gRPC, http://host:port for HTTP (default: %(default)s)",
+            nargs="+",
+            default=["localhost:8001"],
+            metavar="URL",
+            help="host:port or grpc://host:port for gRPC, http://host:port for HTTP, grpcs:// and https:// with TLS; "
+            "several divide the users among them (default: localhost:8001)",
         )
-        command.add_argument("--model", default="hstu", help="the model's name (default: %(default)s)")
+        command.add_argument(
+            "--model", nargs="+", default=["hstu"], metavar="NAME", help="the model's name, or several (default: hstu)"
+        )
+        command.add_argument("--ca-file", metavar="PEM", help="authorities to trust, with TLS (default: the system's)")
+        command.add_argument("--cert-file", metavar="PEM", help="a certificate for servers that ask for one")
+        command.add_argument("--key-file", metavar="PEM", help="its key")
         who = command.add_mutually_exclusive_group(required=True)
         who.add_argument("--user", metavar="N", help="the user's ID, an integer from 1 to 2**64 - 1")
         who.add_argument(

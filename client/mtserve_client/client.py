@@ -22,7 +22,7 @@ class RankingClient(BaseClient):
     """
 
     def _connect(self) -> None:
-        self._transport = connect(self._target)
+        self._transports = [connect(target) for target in self._targets]
 
     def rank(
         self,
@@ -62,7 +62,7 @@ class RankingClient(BaseClient):
         return self._drive(self._exchange(user_id, history, None, [], None, timeout_s)).cache
 
     def forget(self, user_id: UserId, *, timeout_s: float | None = None) -> None:
-        """Have the server remove all that it keeps of a user, on every tier, and forget it here as well.
+        """Have every server remove all that it keeps of a user, on every tier, and forget it here as well.
 
         When this returns it is done. Requests for the user that other calls or clients still have under way bring the
         user back. Raises ServerUnavailable, also while a copy of the state is under way; ServerFault, DeadlineExceeded.
@@ -72,7 +72,8 @@ class RankingClient(BaseClient):
     def close(self) -> None:
         """Close the connections. Calls made later raise ClientClosed."""
         self._closed = True
-        self._transport.close()
+        for transport in self._transports:
+            transport.close()
 
     def __enter__(self) -> RankingClient:
         return self
@@ -91,7 +92,7 @@ class RankingClient(BaseClient):
                     step = exchange.send(None)
                     continue
                 try:
-                    ranking = self._transport.infer(step.call, step.timeout_s)
+                    ranking = self._transports[step.place].infer(step.call, step.timeout_s)
                 except MtserveError as error:
                     step = exchange.throw(error)
                 else:

@@ -8,12 +8,12 @@ danger: the server then asks). Two facts are kept per user:
 - `told`: the history of the last successful call: its length, a running hash of all its tokens, and its last
   events, or all of them. A whole history extends it if it is as long and the hash of its first tokens is the
   same. New events are appended to it.
-- `safe`: how many tokens at the start of `told` are agreed in that sense. Deltas start there (less a small
-  overlap).
+- `safe`: how many tokens at the start of `told` are agreed in that sense, for each place (places.py) that was
+  asked; 0 for any other. Deltas start there (less a small overlap).
 
-How `safe` moves: a history that does not extend `told` sets it to 0 before it is sent, so that whole
-histories are sent from then on. A successful call sets it to the whole length, but only if the call was
-alone: no other request of this user was on its way during it, and none that was given up (timed out,
+How `safe` moves: a history that does not extend `told` sets it to 0 everywhere before it is sent, so that whole
+histories are sent from then on. A successful call sets it to the whole length where it was answered, but only if the
+call was alone: no other request of this user was on its way during it, and none that was given up (timed out,
 connection lost) may still be carried out and say something else. Otherwise it stays, which costs a few tokens
 more per call and no correctness.
 
@@ -33,7 +33,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mtserve_client.errors import HistoryNeeded
@@ -106,7 +106,7 @@ class _Record:
     """One user."""
 
     told: _History | None = None
-    safe: int = 0
+    safe: dict[int, int] = field(default_factory=dict)  # by place
     sent: int = 0  # tickets opened, ever
     open: int = 0  # tickets open now
     breaks: int = 0  # how often a history was sent that did not extend `told`
@@ -122,13 +122,23 @@ class Ticket:
 
     user: UserId
     history: _History
-    known: int  # tokens that the server should know
+    safe: dict[int, int]  # of the record, when opened
     record: _Record
     number: int  # among the record's tickets
     breaks: int  # of the record, when opened
     alone: bool  # when opened
+    place: int = 0  # that is asked
+    known: int = 0  # tokens that it should know
     under_way: bool = False  # sent, without an answer yet
     lost: bool = False  # sent, and given up without a final answer: may still be carried out
+
+    def __post_init__(self) -> None:
+        self.ask(self.place)
+
+    def ask(self, place: int) -> None:
+        """From now on the call is put to `place`."""
+        self.place = place
+        self.known = self.safe.get(place, 0)
 
     @property
     def start(self) -> int:
@@ -148,7 +158,7 @@ class Ticket:
         """
         if start < self.history.origin:
             raise HistoryNeeded(
-                f"events of user {self.user!r} are needed from position {start}, and this client keeps only "
+                f"events of this user are needed from position {start}, and this client keeps only "
                 f"those from {self.history.origin} on: pass history= the whole history",
                 start,
             )
@@ -178,7 +188,11 @@ class Memory:
     Every opened ticket must be closed once, by `succeed` or by `fail`.
     """
 
-    def __init__(self, users: int, tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, users: int, tokens: int, clock: Callable[[], float] = time.monotonic, deltas: bool = True
+    ) -> None:
+        """Without `deltas` every call states the whole history."""
+        self._deltas = deltas
         self._max_users = users
         self._max_tokens = tokens
         self._clock = clock
@@ -207,9 +221,7 @@ class Memory:
         stated: _History | None
         if history is None:
             if told is None:
-                raise HistoryNeeded(
-                    f"nothing is remembered of user {user!r}: pass history= the whole history", position=0
-                )
+                raise HistoryNeeded("nothing is remembered of this user: pass history= the whole history", position=0)
             stated = told.extended((new_events or Events.empty()).pack())
             extends = True
         else:  # hashed outside the lock: a long history takes 0.1 ms
@@ -224,13 +236,13 @@ class Memory:
                 extends = False
             now = self._clock()
             if not extends:
-                record.safe = 0
+                record.safe = {}
                 record.breaks += 1
                 record.harmful_until = max(record.harmful_until, record.harmless_until)
             ticket = Ticket(
                 user,
                 stated,
-                known=record.safe,
+                safe=dict(record.safe) if self._deltas else {},
                 record=record,
                 number=record.sent + 1,
                 breaks=record.breaks,
@@ -253,9 +265,9 @@ class Memory:
             elif ticket.lost:
                 record.harmful_until = self._clock() + GIVEN_UP_S
             if cache.history_length != ticket.history.length:
-                record.safe = 0
+                record.safe.pop(ticket.place, None)
             elif alone:
-                record.safe = ticket.history.length
+                record.safe[ticket.place] = ticket.history.length
             record.told = ticket.history
             self._keep(ticket.user, record)
 
@@ -280,7 +292,7 @@ class Memory:
             record = self._records.get(user)
             if record is not None:
                 record.told = None
-                record.safe = 0
+                record.safe = {}
                 record.breaks += 1
                 record.harmful_until = max(record.harmful_until, record.harmless_until)
                 self._drop_events(user)
@@ -303,9 +315,9 @@ class Memory:
 
     @staticmethod
     def _cut(record: _Record) -> None:
-        """Keep only the events that the next delta may need."""
+        """Keep only the events that the next delta may need, to the place that knows most."""
         if record.told is not None:
-            record.told = record.told.cut(max(0, record.safe - OVERLAP))
+            record.told = record.told.cut(max(0, max(record.safe.values(), default=0) - OVERLAP))
 
     def _drop_events(self, user: UserId) -> None:
         self._tokens -= self._whole.pop(user, 0)

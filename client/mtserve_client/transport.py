@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Protocol
-from urllib.parse import quote
 
 from mtserve_client.address import Address
+from mtserve_client.errors import InvalidRequest
+from mtserve_client.placement import digest, keyed_digest
 from mtserve_client.protocol import Call, Ranking
 from mtserve_client.users import UserId
 
@@ -32,26 +34,55 @@ class AsyncTransport(Protocol):
 
 
 @dataclass(frozen=True)
-class Target:
-    """Where calls go.
+class Tls:
+    """PEM files for encrypted connections.
 
     Attributes:
-        address: the server.
-        model: its model.
-        ca_file: PEM file of the authorities to trust, with TLS; None: the system's.
-        headers: sent with every call.
-        user_header: name of a header that carries the user's ID, for a load balancer to hash; None: none.
+        ca_file: the authorities to trust; None: the system's.
+        cert_file, key_file: this client's certificate and its key, for servers that ask for one; both or none.
     """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise InvalidRequest("cert_file and key_file go together: give both, or neither")
+        for name in ("ca_file", "cert_file", "key_file"):
+            path = getattr(self, name)
+            if path is not None and not os.access(path, os.R_OK):
+                raise InvalidRequest(f"{name}: {path} cannot be read")
+
+
+@dataclass(frozen=True)
+class Headers:
+    """What is sent with every call beside Triton's own.
+
+    Attributes:
+        fixed: the same for every call.
+        route: the name of a header that carries a digest of the user's ID, for a load balancer to hash; None: none.
+        route_key: with it the digest tells nobody without it who the user is; None: a plain digest.
+    """
+
+    fixed: dict[str, str] = field(default_factory=dict)
+    route: str | None = None
+    route_key: str | None = None
+
+    def of(self, user: UserId) -> dict[str, str]:
+        """The headers of a call for `user`, names in lower case (gRPC takes no others)."""
+        headers = {name.lower(): value for name, value in self.fixed.items()}
+        if self.route is not None:
+            of_user = digest(user) if self.route_key is None else keyed_digest(user, self.route_key)
+            headers[self.route.lower()] = of_user
+        return headers
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where calls go, and how."""
 
     address: Address
     model: str
-    ca_file: str | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    user_header: str | None = None
-
-    def headers_for(self, user: UserId) -> dict[str, str]:
-        """The headers of a call for `user`, names in lower case (gRPC takes no others)."""
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        if self.user_header is not None:
-            headers[self.user_header.lower()] = quote(str(user))
-        return headers
+    tls: Tls = Tls()
+    headers: Headers = Headers()

@@ -27,7 +27,9 @@ def _client_arguments(target: Target) -> dict[str, Any]:
     return {
         "url": target.address.target,
         "ssl": target.address.tls,
-        "root_certificates": target.ca_file,
+        "root_certificates": target.tls.ca_file,
+        "private_key": target.tls.key_file,
+        "certificate_chain": target.tls.cert_file,
         "channel_args": _CHANNEL,
     }
 
@@ -44,7 +46,7 @@ def _call_arguments(target: Target, call: Call, timeout_s: float) -> dict[str, A
         "sequence_start": True,
         "sequence_end": True,
         "parameters": call.parameters,
-        "headers": target.headers_for(call.user),
+        "headers": target.headers.of(call.user),
         "client_timeout": timeout_s,
     }
 

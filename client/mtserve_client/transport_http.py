@@ -41,7 +41,10 @@ def _call_arguments(call: Call) -> dict[str, Any]:
 
 
 def _tls(target: Target) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=target.ca_file)
+    context = ssl.create_default_context(cafile=target.tls.ca_file)
+    if target.tls.cert_file is not None:
+        context.load_cert_chain(target.tls.cert_file, target.tls.key_file)
+    return context
 
 
 class HttpTransport:
@@ -58,7 +61,7 @@ class HttpTransport:
     def infer(self, call: Call, timeout_s: float) -> Ranking:
         deadline = time.monotonic() + timeout_s
         body, header_length = triton.InferenceServerClient.generate_request_body(**_call_arguments(call))
-        headers = {**self._target.headers_for(call.user), _HEADER_LENGTH: str(header_length)}
+        headers = {**self._target.headers.of(call.user), _HEADER_LENGTH: str(header_length)}
         while True:
             connection, fresh = self._take()
             try:
@@ -157,7 +160,7 @@ class AsyncHttpTransport:
                 ssl=address.tls,
                 ssl_context=_tls(self._target) if address.tls else None,
             )
-        arguments, headers = _call_arguments(call), self._target.headers_for(call.user)
+        arguments, headers = _call_arguments(call), self._target.headers.of(call.user)
         try:
             result = await asyncio.wait_for(
                 self._client.infer(self._target.model, headers=headers, **arguments), timeout_s

@@ -24,14 +24,14 @@ def check_user(user: UserId) -> UserId:
         try:
             size = len(user.encode())
         except UnicodeEncodeError:
-            raise InvalidRequest(f"user ID {user!r} is not valid Unicode text") from None
+            raise InvalidRequest("the user ID is not valid Unicode text") from None
         if not 1 <= size <= _MAX_BYTES:
             raise InvalidRequest(f"a string user ID holds 1 to {_MAX_BYTES} bytes of UTF-8, this one {size}")
         if "\0" in user:
-            raise InvalidRequest(f"user ID {user!r} holds a NUL, where the server would cut it short")
+            raise InvalidRequest("the user ID holds a NUL, where the server would cut it short")
         return str(user)
     if isinstance(user, bool) or not isinstance(user, (int, np.integer)):
         raise InvalidRequest(f"a user ID is an int or a str, got {type(user).__name__}")
     if not 1 <= user <= _MAX_INTEGER:
-        raise InvalidRequest(f"an integer user ID lies in 1 to 2**64 - 1, got {user}")
+        raise InvalidRequest("an integer user ID lies in 1 to 2**64 - 1")
     return int(user)

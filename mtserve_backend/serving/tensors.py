@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from mtserve_backend.admission import Limits
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.cache.records import User
 from mtserve_backend.ranking import Code, Outcome, RankRequest, RequestError
+from mtserve_backend.serving import errors
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
@@ -25,19 +27,21 @@ INPUTS: dict[str, type[np.signedinteger[Any]]] = {
 }
 
 
-def parse(request: Any) -> RankRequest:
+def parse(request: Any, limits: Limits) -> RankRequest:
     """Raises `RequestError`. What is returned owns its memory: a request's tensors die with `execute`."""
-    inputs = {name: _vector(request, name, dtype) for name, dtype in INPUTS.items()}
-    start = inputs["HISTORY_START"]
+    views = {name: _vector(request, name, dtype) for name, dtype in INPUTS.items()}
+    start = views["HISTORY_START"]
     if len(start) != 1:
         raise RequestError(Code.INVALID_ARG, f"HISTORY_START has {len(start)} values; it is one position, shape [1, 1]")
-    tokens = Tokens(int(start[0]), inputs["HISTORY_ITEMS"], inputs["HISTORY_ACTIONS"].astype(np.int32, copy=False))
+    limits.check_events(max(len(views["HISTORY_ITEMS"]), len(views["HISTORY_ACTIONS"])))
+    limits.check_candidates(len(views["CANDIDATES"]))
+    tokens = Tokens(int(start[0]), np.array(views["HISTORY_ITEMS"]), np.array(views["HISTORY_ACTIONS"], dtype=np.int32))
     parameters = _parameters(request)
     timeout_us = request.timeout()
     return RankRequest(
         _user(request),
         tokens,
-        inputs["CANDIDATES"],
+        np.array(views["CANDIDATES"]),
         _top_k(parameters),
         forget=_forget(parameters),
         deadline=time.monotonic() + timeout_us / 1e6 if timeout_us else None,
@@ -45,12 +49,11 @@ def parse(request: Any) -> RankRequest:
     )
 
 
-def respond(outcome: Outcome) -> Any:
-    """An `InferenceResponse`, per docs/protocol.md."""
+def respond(outcome: Outcome, request: Any) -> Any:
+    """The `InferenceResponse` to a request, per docs/protocol.md."""
     if isinstance(outcome, RequestError):
-        # Looked up now: the stub adds TritonError to the module only after model.py has been imported.
-        code = getattr(pb_utils.TritonError, outcome.code.value)
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(outcome), code))
+        code, message = outcome.code.value, str(outcome)
+        return errors.response(code, errors.with_code(code, message) if errors.code_wanted(request) else message)
     cache = outcome.cache
     info = [cache.device, cache.host, cache.recomputed, cache.new, cache.history_length]
     return pb_utils.InferenceResponse(
@@ -62,7 +65,8 @@ def respond(outcome: Outcome) -> Any:
     )
 
 
-def _vector(request: Any, name: str, dtype: type[np.signedinteger[Any]]) -> npt.NDArray[np.int64]:
+def _vector(request: Any, name: str, dtype: type[np.signedinteger[Any]]) -> npt.NDArray[Any]:
+    """A view `[n]` of the input, of its own type."""
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     if tensor is None:
         raise RequestError(Code.INVALID_ARG, f"input {name} is missing; an empty one has shape [1, 0]")
@@ -71,7 +75,8 @@ def _vector(request: Any, name: str, dtype: type[np.signedinteger[Any]]) -> npt.
         raise RequestError(Code.INVALID_ARG, f"{name} is {array.dtype}; it must be {np.dtype(dtype)}")
     if array.ndim != 2 or array.shape[0] != 1:
         raise RequestError(Code.INVALID_ARG, f"{name} has shape {list(array.shape)}; it must be [1, n]")
-    return np.array(array[0])
+    row: npt.NDArray[Any] = array[0]
+    return row
 
 
 def _user(request: Any) -> User:
@@ -85,9 +90,11 @@ def _user(request: Any) -> User:
 
 def _parameters(request: Any) -> dict[str, Any]:
     try:
-        parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+        parameters = json.loads(request.parameters() or "{}")
     except ValueError as error:
         raise RequestError(Code.INVALID_ARG, "the request's parameters are not readable") from error
+    if not isinstance(parameters, dict):
+        raise RequestError(Code.INVALID_ARG, "the request's parameters are no names with values")
     return parameters
 
 

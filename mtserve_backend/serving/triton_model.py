@@ -23,7 +23,7 @@ from mtserve_backend.ranking import Code, Outcome, RankRequest, RequestError
 from mtserve_backend.service import RankingService
 from mtserve_backend.serving import logs, metrics, tensors
 from mtserve_backend.sizes import Size
-from mtserve_backend.startup import build_engine
+from mtserve_backend.startup import build_engine, limits
 from mtserve_backend.transfer.pools import PoolError
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class TritonPythonModel:
             if args["model_instance_kind"] == "GPU":
                 device = torch.device("cuda", int(args["model_instance_device_id"]))
             engine = build_engine(config, weights_folder(config, version_folder), device)
+            self._limits = limits(config)
             self._meter = Meter(engine, _fixed(engine, config))
         except (ConfigError, ModelConfigError, WeightsError, PoolError) as error:
             raise pb_utils.TritonModelException(f"{args['model_name']}: {error}") from error
@@ -62,7 +63,7 @@ class TritonPythonModel:
         good: list[RankRequest] = []
         for request in requests:
             try:
-                good.append(tensors.parse(request))
+                good.append(tensors.parse(request, self._limits))
                 outcomes.append(None)
             except RequestError as refusal:
                 outcomes.append(refusal)
@@ -73,7 +74,7 @@ class TritonPythonModel:
         answered = iter(self._service.rank(good) if good else ())
         settled = [next(answered) if outcome is None else outcome for outcome in outcomes]
         self._meter.answered(settled, time.perf_counter() - begin)
-        return [tensors.respond(outcome) for outcome in settled]
+        return [tensors.respond(outcome, request) for outcome, request in zip(settled, requests, strict=True)]
 
     def is_ready(self) -> bool:
         """Asked by servers that know of it (not 24.10's): false sends requests elsewhere before they fail here."""

@@ -10,6 +10,7 @@ from mtserve_client import CacheInfo, Events, HistoryNeeded, ServerFault, Server
 from mtserve_client.errors import DeadlineExceeded, InvalidRequest, MtserveError
 from mtserve_client.exchange import Pause, Query, Retry, Send, converse
 from mtserve_client.memory import OVERLAP, Memory
+from mtserve_client.places import Places
 from mtserve_client.protocol import Ranking
 
 
@@ -20,9 +21,9 @@ def history(length: int, first: int = 0) -> Events:
 class Caller:
     """Makes calls with a clock and a server of the test's making; keeps what was sent."""
 
-    def __init__(self, users: int = 100, tokens: int = 10**6, retry: Retry | None = None) -> None:
+    def __init__(self, users: int = 100, tokens: int = 10**6, retry: Retry | None = None, deltas: bool = True) -> None:
         self.now = 0.0
-        self.memory = Memory(users, tokens, clock=lambda: self.now)
+        self.memory = Memory(users, tokens, clock=lambda: self.now, deltas=deltas)
         self.retry = retry or Retry()
         self.sent: list[tuple[int, int]] = []  # start and number of events
         self.pauses: list[float] = []
@@ -30,7 +31,9 @@ class Caller:
     def call(self, user: int | str, *outcomes: MtserveError | CacheInfo | None, **given: Any) -> Any:
         """A call whose sendings meet these outcomes, then answers that say all is well."""
         query = Query(user, given.get("history"), given.get("new"), np.zeros(0, np.int64), None)
-        exchange = converse(self.memory, query, 10.0, self.retry, clock=lambda: self.now, draw=lambda: 1.0)
+        exchange = converse(
+            self.memory, Places(["a"], ["hstu"]), query, 10.0, self.retry, clock=lambda: self.now, draw=lambda: 1.0
+        )
         left = list(outcomes)
         self.sent = []
         self.pauses = []
@@ -68,6 +71,15 @@ def test_the_first_call_sends_all_and_the_next_only_the_rest_and_an_overlap() ->
     assert caller.sent == [(103 - OVERLAP, 2 + OVERLAP)]
     caller.call(5, new=Events.empty())
     assert caller.sent == [(105 - OVERLAP, OVERLAP)]
+
+
+def test_without_deltas_every_call_states_the_whole_history() -> None:
+    caller = Caller(deltas=False)
+    caller.call(5, history=history(100))
+    caller.call(5, history=history(103))
+    assert caller.sent == [(0, 103)]
+    caller.call(5, new=history(2))
+    assert caller.sent == [(0, 105)]
 
 
 def test_a_history_that_differs_or_is_shorter_is_sent_whole() -> None:
@@ -189,7 +201,7 @@ def test_users_seen_longest_ago_lose_their_events_first_and_then_everything() ->
     caller.call(2, HistoryNeeded("", 0), new=history(1))
     caller.call(4, history=history(100))
     assert len(caller.memory) == 3
-    with pytest.raises(HistoryNeeded, match="nothing is remembered of user 3"):
+    with pytest.raises(HistoryNeeded, match="nothing is remembered of this user"):
         caller.call(3, new=history(1))
 
 

@@ -33,11 +33,13 @@ from mtserve_client.errors import (
 from mtserve_client.events import Events
 from mtserve_client.exchange import Exchange, Pause, Query, Retry, Send, converse
 from mtserve_client.memory import GIVEN_UP_S, Memory
+from mtserve_client.places import Places
 from mtserve_client.protocol import CacheInfo, Call, Ranking
 
 Tokens = tuple[tuple[int, int], ...]
 
 USER = 5  # users share nothing; test_client_memory.py has two
+PLACES = ("a", "b")
 TOKENS = st.lists(st.tuples(st.integers(0, 1), st.just(0)), max_size=4).map(tuple)
 KEEP = st.sampled_from([99, 99, 0, 1, 3, 6])  # of the told history: all, or a part
 UNANSWERED = [ServerUnavailable, ServerFault, DeadlineExceeded]
@@ -87,15 +89,16 @@ class Scenarios(RuleBasedStateMachine):
     """Whole calls, alone or two at once, and requests that are executed late."""
 
     overlap = 0
+    number = 1  # of places
 
     def __init__(self) -> None:
         super().__init__()
         self.saved_overlap = memory_module.OVERLAP
         memory_module.OVERLAP = self.overlap
         self.now = 0.0
-        self.server = Server()
+        self.servers = [Server() for _ in range(self.number)]
         self.calls: list[UnderWay] = []
-        self.late: list[tuple[float, Call]] = []  # given up at that time, not executed yet
+        self.late: list[tuple[float, Send]] = []  # given up at that time, not executed yet
         self.told: Tokens = ()
 
     def teardown(self) -> None:
@@ -104,6 +107,7 @@ class Scenarios(RuleBasedStateMachine):
     @initialize(tokens=st.sampled_from([0, 6, 10**6]))
     def begin(self, tokens: int) -> None:
         self.memory = Memory(users=10, tokens=tokens, clock=lambda: self.now)
+        self.places = Places(PLACES[: self.number], ["hstu"], clock=lambda: self.now)
 
     @rule(tail=TOKENS, new=st.booleans(), keep=KEEP, fate=FATES)
     def call_by_itself(self, tail: Tokens, new: bool, keep: int, fate: str) -> None:
@@ -134,18 +138,40 @@ class Scenarios(RuleBasedStateMachine):
         for call in calls[:: 1 if order[1] else -1]:
             self.finish(call)
 
+    @precondition(lambda self: self.number > 1)
+    @rule(tail=TOKENS, keep=KEEP, new=st.booleans(), late=st.booleans(), kind=st.sampled_from(UNANSWERED))
+    def fail_over(self, tail: Tokens, keep: int, new: bool, late: bool, kind: type[MtserveError]) -> None:
+        """The user's own place gives no answer; where time is left, the next one does."""
+        stated = self.told + tail if new else self.told[:keep] + tail
+        call = self.call(stated, tail if new else None)
+        if call is not None and isinstance(call.step, Send):
+            first = call.step.place
+            self.lose_request(call, late)
+            self.resume(call, kind("lost"))
+            if isinstance(call.step, Send) and call in self.calls:
+                assert call.step.place != first
+            self.finish(call)
+
     @precondition(lambda self: self.late)
     @rule(last=st.booleans())
     def execute_late(self, last: bool) -> None:
-        since, call = self.late.pop(-1 if last else 0)
+        since, sent = self.late.pop(-1 if last else 0)
         if self.now < since + GIVEN_UP_S:
-            self.server.execute(call)
+            self.servers[sent.place].execute(sent.call)
 
-    @rule(seconds=st.sampled_from([0.0, 1.0, GIVEN_UP_S]), kept=st.sampled_from([99, 0, 3]))
-    def time_passes(self, seconds: float, kept: int) -> None:
-        """And the server may forget a part of the history, or all of it."""
+    @rule(seconds=st.sampled_from([0.0, 1.0, GIVEN_UP_S]), kept=st.sampled_from([99, 0, 3]), data=st.data())
+    def time_goes_by(self, seconds: float, kept: int, data: st.DataObject) -> None:
+        """And a server may forget a part of the history, or all of it."""
+        self.time_passes(seconds, kept, data.draw(st.sampled_from(self.servers)))
+
+    def time_passes(self, seconds: float, kept: int, server: Server) -> None:
         self.now += seconds
-        self.server.known[USER] = self.server.known.get(USER, ())[:kept]
+        server.known[USER] = server.known.get(USER, ())[:kept]
+
+    @property
+    def server(self) -> Server:
+        """Of the place that is the user's own."""
+        return self.servers[self.places.order(USER)[0]]
 
     def call(self, stated: Tokens, new: Tokens | None) -> UnderWay | None:
         """Begin a call for `stated`, given as the whole history or as new events."""
@@ -156,7 +182,7 @@ class Scenarios(RuleBasedStateMachine):
             np.zeros(0, np.int64),
             None,
         )
-        exchange = converse(self.memory, query, 100.0, Retry(), clock=lambda: self.now, draw=lambda: 0.5)
+        exchange = converse(self.memory, self.places, query, 100.0, Retry(), clock=lambda: self.now, draw=lambda: 0.5)
         try:
             step = next(exchange)
         except HistoryNeeded:
@@ -167,7 +193,7 @@ class Scenarios(RuleBasedStateMachine):
 
     def execute_one(self, call: UnderWay) -> None:
         if isinstance(call.step, Send) and not call.executed:
-            call.outcome, call.executed = self.server.execute(call.step.call), True
+            call.outcome, call.executed = self.servers[call.step.place].execute(call.step.call), True
 
     def answer_one(self, call: UnderWay) -> None:
         if isinstance(call.step, Pause):
@@ -177,14 +203,14 @@ class Scenarios(RuleBasedStateMachine):
             self.resume(call, call.outcome)
 
     def finish(self, call: UnderWay | None) -> None:
-        for _ in range(5):
+        for _ in range(8):
             if call is not None and call in self.calls:
                 self.execute_one(call)
                 self.answer_one(call)
 
     def lose_request(self, call: UnderWay, late: bool) -> None:
         if late and isinstance(call.step, Send) and not call.executed:
-            self.late.append((self.now, call.step.call))
+            self.late.append((self.now, call.step))
 
     def resume(self, call: UnderWay, outcome: Ranking | MtserveError | None) -> None:
         call.outcome, call.executed = None, False
@@ -202,7 +228,8 @@ class Scenarios(RuleBasedStateMachine):
                 raise  # who states the whole history is never asked for more
         self.calls.remove(call)
         if answer is not None:
-            assert self.server.basis[id(answer)] == call.stated
+            bases = [server.basis[id(answer)] for server in self.servers if id(answer) in server.basis]
+            assert bases == [call.stated]
             self.told = call.stated
 
 
@@ -251,11 +278,11 @@ class AnyOrder(Scenarios):
         self.calls.remove(call)
 
 
-@pytest.mark.parametrize("overlap", [0, 2])
+@pytest.mark.parametrize(("overlap", "number"), [(0, 1), (2, 1), (0, 2)])
 @pytest.mark.parametrize("machine", [Scenarios, AnyOrder])
-def test_every_answer_rests_on_the_history_its_call_states(machine: type[Scenarios], overlap: int) -> None:
+def test_every_answer_rests_on_the_history_its_call_states(machine: type[Scenarios], overlap: int, number: int) -> None:
     run_state_machine_as_test(
-        type(machine.__name__, (machine,), {"overlap": overlap}),
+        type(machine.__name__, (machine,), {"overlap": overlap, "number": number}),
         settings=settings(
             max_examples=500, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
         ),
@@ -307,6 +334,6 @@ def test_a_request_given_up_long_ago_is_no_danger_any_more(machine: Scenarios) -
     machine.call_by_itself((A, A), new=False, keep=99, fate="timed out")
     machine.call_by_itself((B, B), new=False, keep=99, fate="answered")
     assert known() == 0
-    machine.time_passes(GIVEN_UP_S, kept=99)
+    machine.time_passes(GIVEN_UP_S, 99, machine.server)
     machine.call_by_itself((B,), new=False, keep=99, fate="answered")
     assert known() == 3

@@ -12,8 +12,9 @@ from mtserve_client import Events, InvalidRequest, Retry
 from mtserve_client.address import Address
 from mtserve_client.base import check_timeout
 from mtserve_client.events import EVENT_BYTES
+from mtserve_client.placement import digest
 from mtserve_client.protocol import check_candidates, check_top_k
-from mtserve_client.transport import Target
+from mtserve_client.transport import Headers
 from mtserve_client.users import check_user
 
 PAIRS = st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1)))
@@ -139,9 +140,12 @@ def test_an_ipv6_target_keeps_its_brackets() -> None:
 
 
 def test_headers_carry_the_user_for_a_load_balancer() -> None:
-    target = Target(Address.parse("host"), "hstu", headers={"X-Team": "a"}, user_header="X-User")
-    assert target.headers_for("ä b") == {"x-team": "a", "x-user": "%C3%A4%20b"}
-    assert target.headers_for(5)["x-user"] == "5"
+    plain = Headers({"X-Team": "a"}, route="X-Route")
+    assert plain.of("ä b") == {"x-team": "a", "x-route": digest("ä b")}
+    keyed = Headers(route="X-Route", route_key="a secret").of(5)["x-route"]
+    assert keyed == Headers(route="X-Route", route_key="a secret").of(5)["x-route"]
+    assert keyed not in (plain.of(5)["x-route"], Headers(route="X-Route", route_key="another").of(5)["x-route"])
+    assert Headers().of(5) == {}
 
 
 def test_pauses_double_up_to_the_longest_and_are_drawn_from_their_upper_half() -> None:

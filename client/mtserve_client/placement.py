@@ -1,0 +1,39 @@
+"""Where a user belongs: rendezvous hashing, the rule of docs/routing.md. `hstu_router` follows the same one.
+
+Each name and each user make a number; the user belongs to the name with the largest. So no table is kept, every
+process that knows the names agrees, a name that is added takes about 1/n of the users from all others alike, and one
+that is gone leaves its users to all others alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+from mtserve_client.users import UserId
+
+_DIGITS = 32
+
+
+def digest(user: UserId) -> str:
+    """32 hexadecimal digits that stand for the user. 5 and "5" are two users."""
+    return hashlib.sha256(_named(user)).hexdigest()[:_DIGITS]
+
+
+def keyed_digest(user: UserId, key: str) -> str:
+    """The same where nobody without the key may find out the user by trying IDs."""
+    return hmac.new(key.encode(), _named(user), hashlib.sha256).hexdigest()[:_DIGITS]
+
+
+def preference(names: Sequence[str], user_digest: str) -> list[int]:
+    """Indexes of `names`, the user's own first. Equal numbers (there are none in practice) are ordered by name."""
+
+    def number(index: int) -> bytes:
+        return hashlib.sha256(f"{names[index]}\n{user_digest}".encode()).digest()[:8]
+
+    return sorted(range(len(names)), key=lambda index: (number(index), names[index]), reverse=True)
+
+
+def _named(user: UserId) -> bytes:
+    return f"{'str' if isinstance(user, str) else 'int'}:{user}".encode()
