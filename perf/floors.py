@@ -2,7 +2,8 @@
 
 For each stage its floating-point operations and its bytes (device memory, or the link to the host), and from the
 vendor's published peaks the time below which no implementation can be: the larger of the two; and what the stage may
-cost, which is that time over the share of the peak that is aimed at. A user's state is
+cost, which is that time over the share of the peak that is aimed at. Then what a load takes longer than the compute
+beside it, which is waited for. A user's state is
 `layers * 2 * heads * head_dim` values a token; a multiplication and an addition are two operations.
 """
 
@@ -22,6 +23,8 @@ WAYS = ("recompute", "device hit", "host hit")
 # Shares of the peak to be reached: of attention, copying kernels and the link as the project aims at them; of plain
 # matrix products what vendors' libraries reach at such sizes, an assumption.
 PRODUCTS, ATTENTION, COPIES, LINK = 0.7, 0.5, 0.8, 0.85
+# Of the core step (the layers, and waiting for their keys) the most that should be waiting.
+WAITING = 0.10
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,57 @@ def floor(found: Sequence[Stage], device: Device, allowed: bool = False) -> floa
     return max([compute, *(seconds(stage) for stage in ahead if stage.linked)])
 
 
+@dataclass(frozen=True)
+class Wait:
+    """Seconds that a batch's compute and its loads may take; side by side, so the rest of a load is waited for.
+
+    That is the least: a layer also waits for its own keys while later ones are still on their way.
+    """
+
+    compute: float
+    load: float
+
+    @classmethod
+    def of(cls, model: HSTUConfig, request: Request, loaded: int, device: Device) -> Wait:
+        """`loaded` of the batch's histories come from the host, the others are on the device."""
+        ahead = [stage for stage in stages(model, request, "host hit") if not stage.behind]
+        compute = sum(stage.allowed(device) for stage in ahead if not stage.linked)
+        load = sum(stage.allowed(device) for stage in ahead if stage.linked)
+        return cls(compute, load * loaded / request.batch)
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.load - self.compute)
+
+    @property
+    def share(self) -> float:
+        """Of the core step."""
+        return self.seconds / (self.compute + self.seconds)
+
+
+def most_loaded(model: HSTUConfig, request: Request, device: Device) -> float:
+    """The part of a batch's history that may be loaded before the waiting is over `WAITING`."""
+    wait = Wait.of(model, request, request.batch, device)
+    return wait.compute / (1 - WAITING) / wait.load
+
+
+def waits(model: HSTUConfig, batches: Sequence[int], devices: Sequence[Device]) -> str:
+    """A Markdown table: what is left to wait for with so many of a batch's users loaded."""
+    head = ["batch", "device", "users loaded", "compute may cost, ms", "onload may cost, ms", "waiting, ms"]
+    head += ["of the core step", f"at most {WAITING:.0%} if no more is loaded than"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for batch in batches:
+        request = Request(batch=batch)
+        for device in devices:
+            most = f"{most_loaded(model, request, device):.1%} of the history"
+            for loaded in sorted({1, -(-batch * 3 // 8), batch}):
+                wait = Wait.of(model, request, loaded, device)
+                times = [f"{1e3 * seconds:.3f}" for seconds in (wait.compute, wait.load, wait.seconds)]
+                cells = [str(batch), device.name, str(loaded), *times, f"{wait.share:.0%}", most]
+                lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def table(model: HSTUConfig, batches: Sequence[int], devices: Sequence[Device]) -> str:
     """A Markdown table: a row for each stage and one for the whole, with each device's floor and what it may cost."""
     head = ["batch", "way", "stage", "GFLOP", "MB moved", "MB over the link", "aim"]
@@ -150,6 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if min(arguments.batches) < 1:
         parser.error("a batch has at least one request")
     print(table(CONFIG, arguments.batches, (A100, H200)))
+    print(f"\n{waits(CONFIG, arguments.batches, (A100, H200))}")
     if arguments.json:
         result = {
             f"batch {batch}, {way}": {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mtserve_backend.models.config import HSTUConfig
-from perf.floors import LINK, PRODUCTS, Device, Request, Stage, floor, main, stages
+from perf.floors import LINK, PRODUCTS, WAITING, Device, Request, Stage, Wait, floor, main, most_loaded, stages
 
 # One layer of two heads of 3: inner 6; hidden 5. A token's state is 12 values, 24 bytes.
 TINY = HSTUConfig(layers=1, heads=2, head_dim=3, hidden=5, items=9, actions=2, max_history=99, tasks=("x",))
@@ -63,6 +63,21 @@ def test_a_batch_reads_the_weights_once() -> None:
     weights = 2 * 5 * 24
     assert four["projections"].moved - weights == 4 * (one["projections"].moved - weights)
     assert four["attention"].operations == 4 * one["attention"].operations
+
+
+def test_what_a_load_takes_longer_than_the_compute_is_waited_for() -> None:
+    request, slow = Request(10, 2, 3, batch=4), Device("slow link", 1e6, 1e6, 1e5)
+    compute = sum(stage.allowed(slow) for stage in stages(TINY, request, "device hit") if not stage.behind)
+    none, two = (Wait.of(TINY, request, loaded, slow) for loaded in (0, 2))
+    assert (none.compute, none.load, none.share) == (pytest.approx(compute), 0, 0)
+    assert two.load == pytest.approx(2 * 10 * 24 / 1e5 / LINK)
+    assert two.seconds == pytest.approx(max(0.0, two.load - compute))
+    slower = Device("slower link", 1e6, 1e6, 1e3)
+    late = Wait.of(TINY, request, 2, slower)
+    assert late.share == pytest.approx(1 - late.compute / late.load)
+    assert Wait(0.9 * late.load, late.load).share == pytest.approx(WAITING)
+    just = Wait.of(TINY, request, 4, slower).load * most_loaded(TINY, request, slower)
+    assert Wait(late.compute, just).share == pytest.approx(WAITING)
 
 
 def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
