@@ -17,6 +17,7 @@ from mtserve_client.placement import digest
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from mtserve_backend.commands import probe
 from perf.debian import DebianError
 from tests.server import haproxy
 from tests.server.fleet import CANDIDATES, Load, Member, fleet, history
@@ -118,12 +119,15 @@ def test_what_is_not_inference_is_refused(members: list[Member], tmp_path: Path)
 
 
 def test_a_server_whose_models_process_died_gets_no_users(members: list[Member], tmp_path: Path) -> None:
-    """Triton's own health says that all is well with it."""
+    """Triton's own health says that all is well with it; the probe, as HAProxy's check, does not."""
     with Balancer(tmp_path, ports(members)) as balancer:
         os.kill(stub(members[2].server, "hstu"), signal.SIGKILL)
         balancer.wait_until(lambda up: up == {"triton-1", "triton-2"})
         with urllib.request.urlopen(f"{members[2].server.http_url}/v2/health/ready", timeout=10) as answer:
             assert answer.status == 200
+        assert [probe.main([member.server.http_url, "hstu"]) for member in members] == [0, 0, 1]
+        assert probe.main([members[0].server.http_url, "no_such_model"]) == 1
+        assert probe.main([]) == 2
         began = time.monotonic()
         with RankingClient(balancer.grpc_url) as client:
             for user in range(6001, 6010):
