@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help venv demo test test-quick test-slow test-soak test-gpu sanitize-gpu gpu-packages waits lint perf-core train lab dashboard constraints clean
+.PHONY: help venv demo test test-quick test-slow test-soak test-gpu sanitize-gpu gpu-packages waits lint docs perf-core train lab dashboard constraints clean
 
 help:
 	@echo "make demo        a real Triton, real users, three cache modes side by side (about 4 minutes after downloads)"
@@ -18,6 +18,7 @@ help:
 	@echo "make lab         every table and figure of the paper, then one page of them (PRESET=cpu: an hour; PRESET=smoke: minutes)"
 	@echo "make train       train the committed model again (about 3 minutes)"
 	@echo "make dashboard   write deploy/grafana/mtserve.json again, after a change of its build.py"
+	@echo "make docs        the documentation's site in build/site; fails where a link leads nowhere"
 	@echo "make venv        only the environment; PYTHON=python3.12 chooses the interpreter"
 
 venv: $(VENV)/installed
@@ -71,6 +72,9 @@ lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 perf-core: venv
 	$(BIN)/python -m perf.core

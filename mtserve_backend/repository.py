@@ -72,21 +72,27 @@ def write_model(
 
 def write_router(out_dir: Path | str, models: Sequence[str], parameters: Mapping[str, str] | None = None) -> Path:
     """Write the shipped router for these models as `<out_dir>/hstu_router` and return that folder."""
-    source = shipped() / ROUTER
-    template = source / "config.pbtxt"
+    configuration = router_configuration(ROUTER, models, parameters)
+    folder = Path(out_dir) / ROUTER
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(shipped() / ROUTER / "1" / "model.py", folder / "1" / "model.py")
+    (folder / "config.pbtxt").write_text(configuration, encoding="utf-8")
+    return folder
+
+
+def router_configuration(name: str, models: Sequence[str], parameters: Mapping[str, str] | None = None) -> str:
+    """A config.pbtxt of the shipped router, under a name of its own, for these models."""
+    template = shipped() / ROUTER / "config.pbtxt"
     message = _parse(template)
+    message.name = name
     for key, value in {**(parameters or {}), "models": ",".join(models)}.items():
         message.parameters[key].string_value = value
     try:
-        RouterConfig.from_parameters(strings(message)).check_not_among(ROUTER)
+        RouterConfig.from_parameters(strings(message)).check_not_among(name)
     except ConfigError as error:
         raise RepositoryError(f"The router's parameters are wrong: {error}") from error
-    folder = Path(out_dir) / ROUTER
-    (folder / "1").mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source / "1" / "model.py", folder / "1" / "model.py")
-    heading = f"# Composed by mtserve from {template}, where every line is explained.\n"
-    (folder / "config.pbtxt").write_text(heading + text(message), encoding="utf-8")
-    return folder
+    heading = "# Composed by mtserve from the shipped hstu_router/config.pbtxt, where every line is explained.\n"
+    return heading + text(message)
 
 
 def parse_settings(settings: list[str]) -> dict[str, str]:

@@ -39,8 +39,12 @@ def test_the_folder(tmp_path: Path) -> None:
 
 def test_triton_options_and_gpus(tmp_path: Path) -> None:
     options = PackageOptions(WEIGHTS, tmp_path, gpus=(0, 3), max_batch_size=8, queue_delay_us=50, max_waiting_users=9)
-    folders = package(options)
+    *folders, router = package(options)
     assert [folder.name for folder in folders] == ["hstu_0", "hstu_3"]
+    config = text_format.Parse((router / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    assert config.name == router.name == "hstu_router"
+    assert config.parameters["models"].string_value == "hstu_0,hstu_3"
+    assert package(options)[-1] == router, "it takes the older one's place"
     for folder, gpu in zip(folders, (0, 3), strict=True):
         config = text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
         (group,) = config.instance_group
@@ -140,7 +144,7 @@ def test_a_folder_of_others_is_not_replaced(tmp_path: Path, capsys: pytest.Captu
 
 def test_the_command_prints_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["package", "--model-dir", str(WEIGHTS), "--out", str(tmp_path), "--gpus", "0,1"]) == 0
-    assert capsys.readouterr().out.split() == [str(tmp_path / "hstu_0"), str(tmp_path / "hstu_1")]
+    assert capsys.readouterr().out.split() == [str(tmp_path / f"hstu_{name}") for name in ("0", "1", "router")]
     assert (tmp_path / "hstu_0" / "1" / "mtserve_backend" / "engine.py").read_text() == (
         Path(mtserve_backend.__file__).parent / "engine.py"
     ).read_text()

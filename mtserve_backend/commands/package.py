@@ -4,6 +4,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,11 @@ class PackageOptions:
                 yield f"{option} is {value}; it must be {least} to {most}"
 
     @property
+    def router(self) -> str | None:
+        """The name of the model in front of several, which sends each user to one of them; None for one."""
+        return f"{self.name}_router" if len(self.models) > 1 else None
+
+    @property
     def models(self) -> dict[str, tuple[int, ...]]:
         """Names of the models to write, and the GPU of each: a model has one, and the states of its own users."""
         if len(self.gpus) < 2:
@@ -70,7 +76,8 @@ def package(options: PackageOptions) -> list[Path]:
     """
     _check(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    return [_package_one(options, name, gpus) for name, gpus in options.models.items()]
+    folders = [_package_model(options, name, gpus) for name, gpus in options.models.items()]
+    return folders if options.router is None else [*folders, _package_router(options, options.router)]
 
 
 def _check(options: PackageOptions) -> None:
@@ -81,7 +88,7 @@ def _check(options: PackageOptions) -> None:
     from mtserve_backend.models.weights import WeightsError, load
     from mtserve_backend.startup import plan_geometry
 
-    for name in options.models:
+    for name in filter(None, [*options.models, options.router]):
         target = options.out / name
         if target.exists() and not (target / "1" / mtserve_backend.__name__).is_dir():
             raise RepositoryError(f"{target} exists and was not written by `mtserve package`: name another --out.")
@@ -94,24 +101,41 @@ def _check(options: PackageOptions) -> None:
         raise RepositoryError(str(error)) from error
 
 
-def _package_one(options: PackageOptions, name: str, gpus: tuple[int, ...]) -> Path:
+def _package_model(options: PackageOptions, name: str, gpus: tuple[int, ...]) -> Path:
     from mtserve_backend.models.weights import CONFIG_FILE, WEIGHTS_FILE
 
-    target = options.out / name
-    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=options.out) as scratch:
-        folder = Path(scratch) / name
-        version = folder / "1"
-        version.mkdir(parents=True)
-        (folder / "config.pbtxt").write_text(_configuration(options, name, gpus), encoding="utf-8")
-        shutil.copyfile(repository.shipped() / repository.MODEL / "1" / "model.py", version / "model.py")
-        copy_served(version / mtserve_backend.__name__)
-        (version / "weights").mkdir()
+    with _in_place_of(options.out / name) as folder:
+        _write_code(folder, repository.MODEL, _configuration(options, name, gpus))
+        (folder / "1" / "weights").mkdir()
         for file in (CONFIG_FILE, WEIGHTS_FILE):
-            shutil.copyfile(options.weights / file, version / "weights" / file)
+            shutil.copyfile(options.weights / file, folder / "1" / "weights" / file)
+    return options.out / name
+
+
+def _package_router(options: PackageOptions, name: str) -> Path:
+    with _in_place_of(options.out / name) as folder:
+        _write_code(folder, repository.ROUTER, repository.router_configuration(name, list(options.models)))
+    return options.out / name
+
+
+@contextmanager
+def _in_place_of(target: Path) -> Iterator[Path]:
+    """A folder to fill, which then takes the place of `target`."""
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        folder = Path(scratch) / target.name
+        folder.mkdir()
+        yield folder
         if target.exists():
             target.rename(Path(scratch) / "old")
         folder.rename(target)
-    return target
+
+
+def _write_code(folder: Path, shipped: str, configuration: str) -> None:
+    """config.pbtxt, model.py of a shipped model, and the package."""
+    (folder / "1").mkdir()
+    (folder / "config.pbtxt").write_text(configuration, encoding="utf-8")
+    shutil.copyfile(repository.shipped() / shipped / "1" / "model.py", folder / "1" / "model.py")
+    copy_served(folder / "1" / mtserve_backend.__name__)
 
 
 def copy_served(target: Path) -> None:

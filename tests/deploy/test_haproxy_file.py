@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mtserve_backend.commands.probe import NOBODY
+from mtserve_backend.probe import NOBODY
 from perf.debian import DebianError
 from tests.server.certificates import Authority
 from tests.server.haproxy import CONFIG, find

@@ -66,7 +66,7 @@ def test_one_gpu_a_pod_shared_memory_and_a_model_that_is_asked() -> None:
     assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
     assert set(mounts.values()) == set(volumes)
     for probe in ("readinessProbe", "livenessProbe"):
-        assert "mtserve_backend.commands.probe" in container[probe]["exec"]["command"]
+        assert "mtserve_backend.probe" in container[probe]["exec"]["command"]
     (exit_timeout,) = [int(word.rpartition("=")[2]) for word in container["args"] if "exit-timeout" in word]
     (_, wait) = container["lifecycle"]["preStop"]["exec"]["command"]
     assert pod["terminationGracePeriodSeconds"] > exit_timeout + int(wait)

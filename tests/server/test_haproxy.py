@@ -17,7 +17,7 @@ from mtserve_client.placement import digest
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from mtserve_backend.commands import probe
+from mtserve_backend import probe
 from perf.debian import DebianError
 from tests.server import haproxy
 from tests.server.fleet import CANDIDATES, Load, Member, fleet, history

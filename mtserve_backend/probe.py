@@ -2,7 +2,7 @@
 
 Triton's own readiness stays 200 when a model's process has died. For a container's health check and a pod's probe:
 
-    python3 -m mtserve_backend.commands.probe http://localhost:8000 hstu
+    python3 -m mtserve_backend.probe http://localhost:8000 hstu      (or this file, wherever it lies)
 
 Exit code 0: the model answers; 1: it does not, and stderr says why; 2: wrong arguments. Imports Python's own library
 only, so that it takes a tenth of a second.
@@ -49,9 +49,7 @@ def probe(url: str, model: str) -> str | None:
 def main(arguments: list[str]) -> int:
     """The exit code."""
     if len(arguments) != 2:
-        sys.stderr.write(
-            "usage: python3 -m mtserve_backend.commands.probe URL MODEL, as in: ... http://localhost:8000 hstu\n"
-        )
+        sys.stderr.write("usage: python3 -m mtserve_backend.probe URL MODEL, as in: ... http://localhost:8000 hstu\n")
         return 2
     problem = probe(*arguments)
     if problem is not None:
