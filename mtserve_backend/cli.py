@@ -151,7 +151,8 @@ def _add_package(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=_gpus,
         default=(),
         metavar="N[,N...]",
-        help="the GPU to compute on; several: a model for each, NAME_0, NAME_1, ..., and NAME_router in front of them (default: none, the CPU)",
+        help="the GPU to compute on; several: a model for each, NAME_0, NAME_1, ..., and "
+        "NAME_router in front of them (default: none, the CPU)",
     )
     command.add_argument(
         "--set",
