@@ -81,7 +81,7 @@ perf-core: venv
 
 PRESET ?= cpu
 RESULTS ?= results/$(PRESET)
-LAB := paradigms steps scale chunks capacity intervals memory tokens load
+LAB := paradigms steps scale chunks capacity hitratio intervals memory tokens load
 
 lab: venv
 	for command in $(LAB); do $(BIN)/python -m perf.$$command --preset $(PRESET) --json $(RESULTS)/$$command.json || exit; done

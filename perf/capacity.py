@@ -6,35 +6,27 @@ import argparse
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from perf import hitratio
 from perf.lab import paper
 from perf.lab.command import Command, Run, at_least_one, start
-from perf.lab.hit_ratios import Simulated, simulate
 from perf.lab.pools import knobs
 from perf.lab.result import Cell, Column, Plot, Series, Table, figure
 from perf.lab.rig import engines, model_folder
-from perf.lab.workloads import PAPER_SHARE, WORKLOADS, Workload
+from perf.lab.workloads import WORKLOADS, Workload
 from perf.stats import mean_spread
-from perf.traces.generator import chunks
-from perf.traces.shapes import Shape
-from perf.traces.statistics import statistics_of
 from perf.traffic.dealer import Dealer
 from perf.traffic.loops import interleaved, warm
 from perf.traffic.record import Book, Record, summarize
 from perf.traffic.target import checked
 
 ABOUT = """\
-Two halves. Hit ratios by device capacity on a trace with KuaiRand-1K's published statistics, hundreds of users, through
-the cache manager alone: the decisions are the server's, nothing is computed or copied. And latency: one hierarchical
-engine for each capacity and a recomputing one, asked in turns with the same batches of 8 of few users: Table 6 and
-Figure 5. A hit is a history token whose keys were found; the ratio is over whole histories, new tokens included."""
+Two halves. Hit ratios by device capacity, as `perf.hitratio` finds them with hundreds of users. And latency: one
+hierarchical engine for each capacity and a recomputing one, asked in turns with the same batches of 8 of few users:
+Table 6 and Figure 5. A hit is a history token whose keys were found; the ratio is over whole histories, new tokens
+included."""
 EXAMPLE = "--preset smoke --json capacity.json"
 BATCH = 8
 RECOMPUTE = "recompute"
-GOAL, GOAL_SHARE = 0.995, 0.6
-# The paper's capacities, as shares of KuaiRand-1K's tokens, and the share at which the hit ratio is aimed at.
-SHARES = (*(PAPER_SHARE * pages / 40_960 for pages in paper.CAPACITY), GOAL_SHARE)
-# Where runs without the flush of tails tell what it is worth.
-WITHOUT_FLUSH = (PAPER_SHARE, GOAL_SHARE)
 
 
 @dataclass(frozen=True)
@@ -61,16 +53,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure(run: Run) -> None:
-    simulated: list[Simulated] = []
     found: dict[str, list[Record]] = {}
-    run.at_the_end(lambda: _conclude_hits(run, simulated))
     run.at_the_end(lambda: _conclude_latency(run, found))
     if run.arguments.only in (None, "hits"):
-        shape = Shape().scaled(run.arguments.scale or SIZES[run.preset.size].scale)
-        statistics = statistics_of(chunks(shape, run.seed))
-        cases = [(share, True) for share in SHARES] + [(share, False) for share in WITHOUT_FLUSH]
-        for share, flush in cases:
-            simulated.append(simulate(run, shape, statistics, share, flush, BATCH))
+        hitratio.measure(run, run.arguments.scale or SIZES[run.preset.size].scale)
     if run.arguments.only in (None, "latency"):
         _measure_latency(run, found)
 
@@ -99,39 +85,6 @@ def _measure_latency(run: Run, found: dict[str, list[Record]]) -> None:
 
 
 # --- what came of it -------------------------------------------------------------------------------------------------
-
-
-def _conclude_hits(run: Run, found: list[Simulated]) -> None:
-    if not found:
-        return
-    columns = [Column(name="device memory for", unit="%"), Column(name="tails flushed")]
-    columns += [Column(name=name, unit="%", digits=2) for name in ("device hits", "total hits", "recomputed", "new")]
-    columns.append(Column(name="evictions"))
-    rows: list[list[Cell]] = [
-        [own.share, "yes" if own.flush else "no", own.device, own.total, own.recomputed, own.new, own.evictions]
-        for own in found
-    ]
-    note = f"batch {BATCH}; of {found[0].tokens:,} history tokens; the share of new ones is out of reach"
-    title = "Hit ratios by device capacity, manager alone"
-    run.tables.append(Table(key="hits", title=title, columns=columns, rows=rows, origin="counted", note=note))
-    for own in found:
-        flush = "" if own.flush else ", tails not flushed"
-        aim = run.aim(GOAL) if own.share == GOAL_SHARE and own.flush else None
-        at = f"device memory for {own.share:.1%}{flush}"
-        run.figures.append(figure(f"{at}: total hit ratio", own.total, "%", "higher", aim))
-        run.figures.append(figure(f"{at}: device hit ratio", own.device, "%", "higher"))
-    flushed = sorted((own for own in found if own.flush), key=lambda own: own.share)
-    x: list[float | str] = [own.share for own in flushed]
-    series = [
-        Series(label="in all", x=x, y=[own.total for own in flushed], origin="counted"),
-        Series(label="on the device", x=x, y=[own.device for own in flushed], origin="counted"),
-    ]
-    run.plots.append(
-        Plot(
-            key="hits", title=title, kind="line", x_label="device memory, as a share of all users' tokens",
-            y_label="share of history tokens", series=series,
-        )
-    )  # fmt: skip
 
 
 def _conclude_latency(run: Run, found: dict[str, list[Record]]) -> None:

@@ -18,7 +18,7 @@ from perf.traces.make import generated as write_trace
 from perf.traces.request import Request
 from perf.traces.shapes import Shape
 
-COMMANDS = ("paradigms", "steps", "chunks", "capacity", "intervals", "memory", "tokens", "load", "scale")
+COMMANDS = ("paradigms", "steps", "chunks", "capacity", "hitratio", "intervals", "memory", "tokens", "load", "scale")
 server = pytest.mark.server
 
 
@@ -88,8 +88,10 @@ def test_chunks_are_measured_side_by_side(tmp_path: Path) -> None:
     assert table(result, "paper chunks").origin == "paper"
 
 
-def test_capacity_shows_more_memory_finding_more(tmp_path: Path) -> None:
-    result = measure(command("capacity"), tmp_path, "--only", "hits", "--scale", "0.008")
+@pytest.mark.parametrize("words", [("hitratio",), ("capacity", "--only", "hits")])
+def test_more_memory_finds_more(tmp_path: Path, words: tuple[str, ...]) -> None:
+    name, *options = words
+    result = measure(command(name), tmp_path, *options, "--scale", "0.008")
     found = table(result, "hits")
     flushed = [row for row in found.rows if row[1] == "yes"]
     shares, device, total = ([row[number] for row in flushed] for number in (0, 2, 3))
