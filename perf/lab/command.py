@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from perf.lab.result import Figure, Plot, Result, Table, save
 from perf.lab.text import result_text
 from perf.perf_analyzer import PerfAnalyzerError
 from perf.traces.metadata import TraceError
+from perf.traffic import interrupts
 from perf.traffic.target import TargetFailed
 
 INTERRUPTED = 130
@@ -128,9 +128,8 @@ def main(command: Command, argv: Sequence[str] | None = None) -> int:
 
 
 def start(command: Command) -> None:
-    """As a program: a polite kill ends it as Ctrl-C does, and Ctrl-C also where a background job ignores it."""
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, signal.default_int_handler)
+    """As a program: a polite kill ends it as Ctrl-C does."""
+    interrupts.install()
     sys.exit(main(command))
 
 

@@ -20,6 +20,7 @@ from mtserve_backend.commands.scrape import scrape
 from mtserve_backend.embedded import EmbeddedServer
 from mtserve_backend.repository import write_model
 from mtserve_backend.steps import STEPS
+from perf.traffic import interrupts
 from perf.traffic.target import PATIENCE_S, Answer, Served, TargetFailed
 from perf.visits import Visit
 
@@ -135,6 +136,8 @@ def serving(
             if batches:
                 _gather(folder / "config.pbtxt")
         yield stack.enter_context(EmbeddedServer(repository=repository, exit_timeout=10))
+    # A server that is being stopped takes Ctrl-C as "at once", and what comes after it would go on.
+    interrupts.check()
 
 
 def _gather(path: Path) -> None:

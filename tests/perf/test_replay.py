@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,15 +19,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mtserve_backend.repository import shipped
 from perf.lab.command import main
 from perf.lab.presets import SMOKE
 from perf.lab.workloads import WORKLOADS
 from perf.replay import COMMAND
 from perf.traces.make import generated as write_trace
 from perf.traces.shapes import Lognormal, Shape
+from perf.traffic import interrupts
 from perf.traffic.dealer import Dealer
 from perf.traffic.loops import Replay, interleaved
 from perf.traffic.record import Record, summarize
+from perf.traffic.server import serving
 from perf.traffic.source import Histories, Vocabulary, generated, poisson, sped_up, window
 from perf.traffic.target import Answer, Served
 from perf.visits import Visit
@@ -236,6 +240,32 @@ def test_an_interrupted_replay_keeps_what_it_measured(tmp_path: Path) -> None:
     assert "hierarchical" in said
     assert 1 <= len(list(csv.DictReader(table.open()))) < 64
     assert json.loads(table.with_suffix(".json").read_text())["interrupted"]
+
+
+@pytest.mark.server
+def test_an_interrupt_while_a_server_stops_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "_seen", False)
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    weights = shipped() / "hstu" / "1" / "weights"
+    small = {"device_cache": "4MiB", "onload_buffer": "1MiB", "host_cache": "8MiB", "threads": "1"}
+    interrupts.install()
+
+    def serve_and_be_interrupted_at_the_end() -> None:
+        with serving(weights, {"small": small}) as server:
+            stop = server.stop
+
+            def interrupted_stop() -> int | None:
+                threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
+                return stop()
+
+            monkeypatch.setattr(server, "stop", interrupted_stop)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            serve_and_be_interrupted_at_the_end()
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def test_workloads_have_windows_in_which_the_device_has_room_for_some() -> None:
