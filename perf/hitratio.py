@@ -16,8 +16,8 @@ from perf.traces.statistics import statistics_of
 ABOUT = """\
 A trace with KuaiRand-1K's published statistics, of hundreds of users, through the cache manager alone: the decisions
 are the server's, nothing is computed or copied. At the paper's device capacities and at one for 60% of the tokens,
-where at least 99.5% should be found. A hit is a history token whose keys were on the device or on the host; the ratio is
-over whole histories, new tokens included."""
+where at least 99.5% should be found. A hit is a history token whose keys were on the device or on the host; the ratio
+is over whole histories, new tokens included."""
 EXAMPLE = "--preset smoke --json hitratio.json"
 BATCH = 8
 GOAL, GOAL_SHARE = 0.995, 0.6
