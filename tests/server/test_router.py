@@ -18,7 +18,9 @@ from mtserve_client.placement import digest, preference
 from tritonclient.utils import InferenceServerException
 
 from mtserve_backend import repository
+from mtserve_backend.commands.package import PackageOptions, package
 from mtserve_backend.embedded import EmbeddedServer, ServerError
+from tests.server.bare import bare_environment, missing
 from tests.server.processes import stub
 from tests.server.raw import Raw, RawRequest, raw_request
 
@@ -217,6 +219,20 @@ def test_the_other_models_users_are_served_when_a_models_process_dies(grpc: Raw,
     for verb in ("unload", "load"):
         _control(running, "hstu_0", verb)
     assert grpc.send(repository.ROUTER, visit(here))["CACHE_INFO"].tolist() == [[0, 0, 0, 40, 40]]
+
+
+def test_a_packaged_router_loads_where_nothing_of_ours_is_installed(tmp_path: Path) -> None:
+    weights = repository.shipped() / repository.MODEL / "1" / "weights"
+    package(PackageOptions(weights, tmp_path / "models", gpus=(0, 1)))
+    python = bare_environment(tmp_path / "bare")
+    assert missing(python, ("mtserve_backend", "pydantic")) == {"mtserve_backend", "pydantic"}
+    explicit = ["--model-control-mode=explicit", f"--load-model={repository.ROUTER}"]
+    with EmbeddedServer(tmp_path / "models", interpreter=python, exit_timeout=5, extra_arguments=explicit) as server:
+        raw = Raw("grpc", server)
+        status, message = refusal(raw, repository.ROUTER, visit(5))
+        raw.close()
+    assert status == "StatusCode.UNAVAILABLE", "its models need GPUs, and are not loaded"
+    assert "hstu_1" in message
 
 
 def test_a_router_never_calls_itself(tmp_path: Path) -> None:
