@@ -156,7 +156,10 @@ def test_a_full_disk_is_a_user_error(
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "a.trace"
     command = [sys.executable, "-m", "perf.traces", "generate", "mt", "--out", str(out)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # A shell's background job, which a test run may be, starts with SIGINT ignored, and so would this.
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    )
     deadline = time.monotonic() + 60
     while not any(path.stat().st_size for path in tmp_path.glob(".a.trace.*")) and time.monotonic() < deadline:
         time.sleep(0.02)
