@@ -21,8 +21,9 @@ ITEMS, CANDIDATES = np.arange(1, 31), np.array([50, 100])
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """Triton itself warns, with the ID, of a sequence that is left open and started again."""
     folder = tmp_path_factory.mktemp("repository")
-    repository.write_model(folder, parameters=SMALL | {"max_events": "100", "max_user_id_bytes": "64"})
-    repository.write_router(folder, ["hstu"])
+    for model in ("hstu", "hstu_0", "hstu_1"):
+        repository.write_model(folder, model, parameters=SMALL | {"max_events": "100", "max_user_id_bytes": "64"})
+    repository.write_router(folder, ["hstu_0", "hstu_1"])
     flags = ["--log-warning=false"] if request.param == "without warnings" else []
     with EmbeddedServer(folder, exit_timeout=5, extra_arguments=flags) as server:
         yield server
