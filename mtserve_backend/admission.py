@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from mtserve_backend.cache.history import Items, Tokens
+from mtserve_backend.cache.history import Items
 from mtserve_backend.cache.records import User
 from mtserve_backend.ranking import Code, RankRequest, RequestError
 
@@ -38,7 +39,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Admission:
-    """Vocabulary and limits. `oov_item` is the row for unknown items; None: they are refused."""
+    """Vocabulary and limits. `oov_item` is the row for unknown items; None: they are refused.
+
+    What is kept of a history, and what is ranked, are the items as they were sent: only rows of the model are mapped.
+    """
 
     items: int
     actions: int
@@ -46,8 +50,8 @@ class Admission:
     limits: Limits
     history_needed: bool
 
-    def admit(self, request: RankRequest) -> RankRequest:
-        """The request with unknown items mapped. Raises `RequestError` (INVALID_ARG)."""
+    def check(self, request: RankRequest) -> None:
+        """Raises `RequestError` (INVALID_ARG)."""
         tokens = request.tokens
         if tokens.start < 0:
             raise _invalid(f"HISTORY_START is {tokens.start}; a position is 0 (the whole history) or more")
@@ -55,6 +59,11 @@ class Admission:
             raise _invalid(
                 f"HISTORY_ITEMS has {len(tokens.items)} events and HISTORY_ACTIONS {len(tokens.actions)}; "
                 "each event needs one of both"
+            )
+        if not tokens.start and tokens.prefix:
+            raise _invalid(
+                "prefix_digest is of a history's tokens before HISTORY_START; with HISTORY_START 0 there are none, and "
+                "it is 0 or left out"
             )
         self.limits.check_user(request.user)
         self.limits.check_events(len(tokens.items))
@@ -75,23 +84,29 @@ class Admission:
             raise _invalid(
                 f"HISTORY_ACTIONS[{at}] is {int(tokens.actions[at])}; this model knows actions 0..{self.actions - 1}"
             )
-        return replace(
-            request,
-            tokens=Tokens(tokens.start, self._known(tokens.items, "HISTORY_ITEMS"), tokens.actions),
-            candidates=self._known(request.candidates, "CANDIDATES"),
-        )
+        self._check_items(tokens.items, "HISTORY_ITEMS")
+        self._check_items(request.candidates, "CANDIDATES")
 
-    def _known(self, items: Items, name: str) -> Items:
-        wrong = (items < 0) | (items >= self.items)
-        if not wrong.any():
-            return items
+    def embedded(self, items: Items) -> Items:
+        """The model's rows for admitted items."""
         if self.oov_item is None:
+            return items
+        wrong = self._unknown(items)
+        return np.where(wrong, self.oov_item, items) if wrong.any() else items
+
+    def _unknown(self, items: Items) -> npt.NDArray[np.bool_]:
+        return (items < 0) | (items >= self.items)
+
+    def _check_items(self, items: Items, name: str) -> None:
+        if self.oov_item is not None:
+            return
+        wrong = self._unknown(items)
+        if wrong.any():
             at = int(wrong.argmax())
             raise _invalid(
                 f"{name}[{at}] is {int(items[at])}; this model knows items 0..{self.items - 1} "
                 "(set unknown_items to 'oov' to map others to its out-of-vocabulary row)"
             )
-        return np.where(wrong, self.oov_item, items)
 
 
 def _invalid(message: str) -> RequestError:

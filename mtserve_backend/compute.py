@@ -72,7 +72,7 @@ class Compute:
 
     def _score(self, job: Job) -> torch.Tensor | Exception:
         try:
-            candidates = torch.from_numpy(job.request.candidates).to(self._device)
+            candidates = torch.from_numpy(job.candidates).to(self._device)
             return copies.to_host(self.model.score(torch.cat(job.outputs), candidates))
         except Exception as error:
             log.exception("scoring failed")

@@ -78,9 +78,11 @@ class Engine:
         pending: deque[Job] = deque()
         for index, request in enumerate(requests):
             try:
-                pending.append(Job(index, self._admission.admit(request)))
+                self._admission.check(request)
             except RequestError as refusal:
                 outcomes[index] = refusal
+            else:
+                pending.append(Job(index, request, self._admission.embedded(request.candidates)))
         while pending:
             self.upkeep()
             self._serve_wave(pending, outcomes)
@@ -134,7 +136,9 @@ class Engine:
         try:
             with steps.step(3):
                 work = [
-                    strip_cached_tokens(job, job.lease, self.compute.model.scores_last_row) for job in jobs if job.lease
+                    strip_cached_tokens(job, job.lease, self._admission.embedded, self.compute.model.scores_last_row)
+                    for job in jobs
+                    if job.lease
                 ]
                 # Users whose keys are on the device compute while the others' are loaded.
                 work.sort(key=lambda rows: self._waits(rows.lease))

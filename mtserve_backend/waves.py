@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from mtserve_backend.cache.history import Items
 from mtserve_backend.cache.records import Lease, LookUp
 from mtserve_backend.kernels.layout import Segment
 from mtserve_backend.models.contract import Rows
@@ -19,10 +20,14 @@ NO_ACTION = -1
 
 @dataclass(eq=False)
 class Job:
-    """One request on its way. `index` is its place in the caller's batch; `outputs` gathers the rows to be scored."""
+    """One request on its way. `index` is its place in the caller's batch; `outputs` gathers the rows to be scored.
+
+    `candidates` are the model's rows for those of the request.
+    """
 
     index: int
     request: RankRequest
+    candidates: Items
     attempts: int = 0
     alone: bool = False
     look_up: LookUp | None = None
@@ -62,17 +67,17 @@ class JobRows:
         return len(self.items)
 
 
-def strip_cached_tokens(job: Job, lease: Lease, scores_last_row: bool) -> JobRows:
+def strip_cached_tokens(job: Job, lease: Lease, embedded: Callable[[Items], Items], scores_last_row: bool) -> JobRows:
     """The rows that must be computed for a leased request (Algorithm 1, step 3)."""
     tokens = lease.fresh()
-    fresh, candidates = len(tokens.items), job.request.candidates
+    fresh, candidates = len(tokens.items), job.candidates
     if not scores_last_row:
         targets = len(candidates)
         positions = np.arange(lease.cached, lease.length + targets)
         return JobRows(
             job,
             lease,
-            items=np.concatenate((tokens.items, candidates)),
+            items=np.concatenate((embedded(tokens.items), candidates)),
             actions=np.concatenate((tokens.actions, np.full(targets, NO_ACTION))),
             positions=np.minimum(positions, lease.length),
             fresh=fresh,
@@ -84,7 +89,7 @@ def strip_cached_tokens(job: Job, lease: Lease, scores_last_row: bool) -> JobRow
     return JobRows(
         job,
         lease,
-        items=tokens.items if query is None else query.items,
+        items=embedded(tokens.items if query is None else query.items),
         actions=(tokens.actions if query is None else query.actions).astype(np.int64),
         positions=np.arange(lease.cached, lease.length) if query is None else np.array([lease.length - 1]),
         fresh=fresh,

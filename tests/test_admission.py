@@ -46,7 +46,7 @@ def request(
 )
 def test_what_is_wrong_is_refused_and_said(wrong: RankRequest, said: str) -> None:
     with pytest.raises(RequestError, match=said) as error:
-        STRICT.admit(wrong)
+        STRICT.check(wrong)
     assert error.value.code is Code.INVALID_ARG
 
 
@@ -63,27 +63,33 @@ def test_what_is_wrong_is_refused_and_said(wrong: RankRequest, said: str) -> Non
         request(items=(), candidates=(), forget=True),
     ],
 )
-def test_what_is_right_passes_unchanged(right: RankRequest) -> None:
-    admitted = STRICT.admit(right)
-    assert np.array_equal(admitted.tokens.items, right.tokens.items)
-    assert np.array_equal(admitted.candidates, right.candidates)
-    assert replace(admitted, tokens=right.tokens, candidates=right.candidates) == right
+def test_what_is_right_passes(right: RankRequest) -> None:
+    STRICT.check(right)
 
 
 def test_unknown_items_become_the_out_of_vocabulary_row() -> None:
-    sent = request(items=(1, 10), candidates=(-5, 2))
-    admitted = replace(STRICT, oov_item=7).admit(sent)
-    assert admitted.tokens.items.tolist() == [1, 7]
-    assert admitted.candidates.tolist() == [7, 2]
-    assert sent.tokens.items.tolist() == [1, 10], "the caller's arrays are the caller's"
+    tolerant = replace(STRICT, oov_item=7)
+    tolerant.check(request(items=(1, 10), candidates=(-5, 2)))
+    sent = np.array([1, 10, -5, 2])
+    assert tolerant.embedded(sent).tolist() == [1, 7, 7, 2]
+    assert sent.tolist() == [1, 10, -5, 2], "the caller's arrays are the caller's"
+
+
+def test_a_digest_of_nothing_is_nothing() -> None:
+    sent = request()
+    for prefix in (None, 0):
+        STRICT.check(replace(sent, tokens=replace(sent.tokens, start=0, prefix=prefix)))
+    STRICT.check(replace(sent, tokens=replace(sent.tokens, start=3, prefix=9)))
+    with pytest.raises(RequestError, match="prefix_digest is of a history's tokens before HISTORY_START"):
+        STRICT.check(replace(sent, tokens=replace(sent.tokens, start=0, prefix=9)))
 
 
 def test_a_model_that_scores_from_the_last_event_needs_one() -> None:
     picky = replace(STRICT, history_needed=True)
     with pytest.raises(RequestError, match="send at least one event with candidates"):
-        picky.admit(request(items=()))
-    picky.admit(request(items=(), candidates=()))
-    picky.admit(request(items=(), start=3))
+        picky.check(request(items=()))
+    picky.check(request(items=(), candidates=()))
+    picky.check(request(items=(), start=3))
 
 
 @pytest.mark.parametrize(("top_k", "best"), [(None, [7, 8, 9, 5]), (2, [7, 8]), (9, [7, 8, 9, 5])])

@@ -40,8 +40,6 @@ class BaseClient(ABC):
         remember_tokens: how many events to keep in all, 12 bytes each, so as to answer a server that has
             forgotten a user by itself after `new_events=`. 0 keeps none: right for callers that always pass
             `history=`.
-        deltas: send only what the server lacks. False sends whole histories, always: for histories that are rewritten
-            (not only extended) behind a load balancer, which may bring a user to a server that knows an older one.
         ca_file: PEM file of the authorities to trust, with TLS; None: the system's.
         cert_file, key_file: PEM files of this client's certificate and key, for servers that ask for one.
         headers: sent with every call.
@@ -63,7 +61,6 @@ class BaseClient(ABC):
         retry: Retry | None = None,
         remember_users: int = 100_000,
         remember_tokens: int = 16_000_000,
-        deltas: bool = True,
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
@@ -79,7 +76,7 @@ class BaseClient(ABC):
             )
         self._timeout_s = check_timeout(timeout_s)
         self._retry = retry if retry is not None else Retry()
-        self._memory = Memory(remember_users, remember_tokens, deltas=deltas)
+        self._memory = Memory(remember_users, remember_tokens)
         self._places = Places(tuple(servers), models)
         tls, sent = Tls(ca_file, cert_file, key_file), Headers(dict(headers or {}), route_header, route_key)
         self._targets = [Target(address, name, tls, sent) for address in servers.values() for name in models]

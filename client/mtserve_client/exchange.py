@@ -34,8 +34,8 @@ from mtserve_client.places import Places
 from mtserve_client.protocol import Call, Ranking
 from mtserve_client.users import UserId
 
-# How often a server may ask for earlier tokens in one call. Once is normal (it forgot the user), twice a
-# coincidence.
+# How often a server may ask for earlier tokens in one call. Once is normal: it forgot the user, or knows another
+# history. Twice, if it knew less, and then sees that the rest is another history's.
 RESENDS = 2
 
 
@@ -123,7 +123,7 @@ def converse(
     except BaseException:  # also GeneratorExit: interrupted, cancelled
         memory.fail(ticket)
         raise
-    memory.succeed(ticket, ranking.cache)
+    memory.succeed(ticket)
     return ranking
 
 
@@ -251,25 +251,20 @@ class _Effort:
 def _answered(ticket: Ticket, query: Query, effort: _Effort) -> Exchange:
     resends = 0
     ticket.ask(effort.place)
-    start = ticket.start
     while True:
-        if ticket.broken:
-            start = 0
         timeout_s = effort.time_to_send()
-        call = Call(query.user, ticket.events(start), start, query.candidates, query.top_k)
-        ticket.sending()
+        events, prefix_digest = ticket.events()
+        call = Call(query.user, events, ticket.start, query.candidates, query.top_k, prefix_digest)
         try:
             ranking = yield Send(call, timeout_s, ticket.place)
         except MtserveError as error:
-            ticket.heard(final=is_final(error))
             if is_final(error):
                 effort.answered()
             if isinstance(error, HistoryNeeded):
                 resends += 1
-                if resends > RESENDS or error.position >= start:
-                    raise ServerFault(f"sent from position {start}, the server answers: {error}") from error
-                ticket.known = error.position
-                start = ticket.start
+                if resends > RESENDS or error.position >= ticket.start:
+                    raise ServerFault(f"sent from position {ticket.start}, the server answers: {error}") from error
+                ticket.start = error.position
                 continue
             pause = effort.failed(error)
             if pause is not None:
@@ -277,13 +272,8 @@ def _answered(ticket: Ticket, query: Query, effort: _Effort) -> Exchange:
             if effort.place != ticket.place:
                 resends = 0
                 ticket.ask(effort.place)
-                start = ticket.start
             continue
-        ticket.heard(final=True)
         effort.answered()
         if ranking is None:
             raise TypeError("a Send is answered with a Ranking")
-        if ticket.doubtful(start, ranking.cache):
-            start = 0
-            continue
         return ranking

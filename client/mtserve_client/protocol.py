@@ -26,6 +26,7 @@ class Call:
         start: position of the first of them in the user's history; 0: they are the whole history.
         candidates: item IDs to score, int64 `[m]`.
         top_k: how many candidates RANKING holds; None: all.
+        prefix_digest: of the events before `start` (digest.py).
         forget: remove all that the server keeps of the user; events and candidates are empty.
     """
 
@@ -34,6 +35,7 @@ class Call:
     start: int
     candidates: NDArray[np.int64]
     top_k: int | None
+    prefix_digest: int = 0
     forget: bool = False
 
     def inputs(self, infer_input: Callable[[str, list[int], str], Any]) -> list[Any]:
@@ -52,11 +54,16 @@ class Call:
         return made
 
     @property
-    def parameters(self) -> dict[str, int | bool] | None:
+    def parameters(self) -> dict[str, str | int | bool]:
         """The request parameters beside Triton's own."""
+        parameters: dict[str, str | int | bool] = {}
         if self.forget:
-            return {"forget": True}
-        return None if self.top_k is None else {"top_k": self.top_k}
+            parameters["forget"] = True
+        if self.top_k is not None:
+            parameters["top_k"] = self.top_k
+        if self.start:
+            parameters["prefix_digest"] = f"{self.prefix_digest:016x}"
+        return parameters
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mtserve_backend.cache.digest import MASK, digest
+
 Items = npt.NDArray[np.int64]
 Actions = npt.NDArray[np.int32]
 
@@ -14,11 +16,13 @@ BYTES_PER_TOKEN = 12
 
 
 class HistoryGap(LookupError):
-    """The request's tokens start beyond what is known. `needed_from` is the position to send from."""
+    """What comes before the request's tokens is not known here. `needed_from` is the position to send from."""
 
-    def __init__(self, start: int, needed_from: int) -> None:
+    def __init__(self, start: int, needed_from: int, other: bool = False) -> None:
+        """`other`: something is known, but it is not what the request's digest says."""
+        known = "knows another history before it" if other else "does not know all of what comes before"
         super().__init__(
-            f"the history sent starts at position {start}, and this server does not know all of what comes before; "
+            f"the history sent starts at position {start}, and this server {known}; "
             f"tokens are needed from position {needed_from}"
         )
         self.needed_from = needed_from
@@ -26,11 +30,15 @@ class HistoryGap(LookupError):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Consecutive history tokens, the first at absolute position `start`: items int64 `[n]`, actions int32 `[n]`."""
+    """Consecutive history tokens, the first at absolute position `start`: items int64 `[n]`, actions int32 `[n]`.
+
+    `prefix` is the digest of all before them, if whoever sent them stated it.
+    """
 
     start: int
     items: Items
     actions: Actions
+    prefix: int | None = None
 
     @property
     def stop(self) -> int:
@@ -43,12 +51,18 @@ class Tokens:
 
 
 class TokenLog:
-    """The tokens of one user from absolute position `start` (the window's) to `stop`, growing in place."""
+    """The tokens of one user from absolute position `start` (the window's) to `stop`, growing in place.
 
-    __slots__ = ("_actions", "_items", "_size", "start")
+    Kept besides is the digest of all tokens before one position, the mark: where the last delta began, so that the next
+    one costs a sum over a few tokens. It is None where what comes before `start` was never stated.
+    """
+
+    __slots__ = ("_actions", "_digest", "_items", "_mark", "_size", "start")
 
     def __init__(self, start: int = 0) -> None:
         self.start = start
+        self._mark = start
+        self._digest: int | None = None if start else 0
         self._size = 0
         self._items: Items = np.empty(0, dtype=np.int64)
         self._actions: Actions = np.empty(0, dtype=np.int32)
@@ -81,15 +95,27 @@ class TokenLog:
         first = int(differs.argmax())
         return start + first if differs[first] else stop
 
+    def digest_before(self, position: int) -> int | None:
+        """The digest of all tokens before a position in `start .. stop`; None: it is not known."""
+        if self._digest is not None:
+            low, high = sorted((self._mark, position))
+            between = self.tokens(low, high)
+            step = digest(low, between.items, between.actions)
+            self._digest = (self._digest + (step if position > self._mark else -step)) & MASK
+        self._mark = position
+        return self._digest
+
     def wipe(self) -> None:
         """Forget every token, and overwrite where they were."""
         self._items.fill(0)
         self._actions.fill(0)
         self._items, self._actions = self._items[:0].copy(), self._actions[:0].copy()
         self._size = 0
+        self._mark, self._digest = self.start, None if self.start else 0
 
     def rewrite(self, base: int, agreed: int, tokens: Tokens) -> None:
         """Become: own tokens from `base` to `agreed`, then `tokens` from there on."""
+        self._move_mark(base, agreed, tokens)
         if base != self.start:
             kept = self.tokens(base, agreed)
             self._items, self._actions = kept.items.copy(), kept.actions.copy()
@@ -105,6 +131,18 @@ class TokenLog:
         self._items[keep:size], self._actions[keep:size] = fresh.items, fresh.actions
         self._size = size
 
+    def _move_mark(self, base: int, agreed: int, tokens: Tokens) -> None:
+        """To where its digest will still be right after a rewrite."""
+        if tokens.start <= base and (base or self.start):
+            # The request says what comes before, and it need not be what was here.
+            dropped = slice(0, base - tokens.start)
+            before = tokens.prefix if tokens.start else 0
+            self._mark, self._digest = base, None
+            if before is not None:
+                self._digest = (before + digest(tokens.start, tokens.items[dropped], tokens.actions[dropped])) & MASK
+        elif not base <= self._mark <= agreed:
+            self.digest_before(agreed)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -118,7 +156,8 @@ class Comparison:
 def compare(log: TokenLog | None, tokens: Tokens, base: int) -> Comparison:
     """Raises `HistoryGap` if tokens from `base` on are neither in the request nor in the log.
 
-    Tokens before `tokens.start` are taken from the log; those sent are compared with it, never trusted.
+    Tokens before `tokens.start` are taken from the log, if they are those that the request's digest stands for (or it
+    has none); those sent are compared with it, never trusted.
     """
     total = tokens.stop
     if log is None or log.start > base or log.stop < base:
@@ -127,4 +166,6 @@ def compare(log: TokenLog | None, tokens: Tokens, base: int) -> Comparison:
         return Comparison(base, base, total)
     if tokens.start > log.stop:
         raise HistoryGap(tokens.start, log.stop)
+    if tokens.prefix is not None and tokens.start > base and log.digest_before(tokens.start) != tokens.prefix:
+        raise HistoryGap(tokens.start, base, other=True)
     return Comparison(base, log.agreement(tokens, max(tokens.start, base)), total)

@@ -12,12 +12,14 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from mtserve_backend.admission import Limits
+from mtserve_backend.cache.digest import HEX_DIGITS
 from mtserve_backend.cache.history import Tokens
 from mtserve_backend.cache.records import User
 from mtserve_backend.ranking import Code, Outcome, RankRequest, RequestError
 from mtserve_backend.serving import errors
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_DIGEST = re.compile(rf"[0-9a-fA-F]{{{HEX_DIGITS}}}")
 
 INPUTS: dict[str, type[np.signedinteger[Any]]] = {
     "HISTORY_ITEMS": np.int64,
@@ -35,8 +37,13 @@ def parse(request: Any, limits: Limits) -> RankRequest:
         raise RequestError(Code.INVALID_ARG, f"HISTORY_START has {len(start)} values; it is one position, shape [1, 1]")
     limits.check_events(max(len(views["HISTORY_ITEMS"]), len(views["HISTORY_ACTIONS"])))
     limits.check_candidates(len(views["CANDIDATES"]))
-    tokens = Tokens(int(start[0]), np.array(views["HISTORY_ITEMS"]), np.array(views["HISTORY_ACTIONS"], dtype=np.int32))
     parameters = _parameters(request)
+    tokens = Tokens(
+        int(start[0]),
+        np.array(views["HISTORY_ITEMS"]),
+        np.array(views["HISTORY_ACTIONS"], dtype=np.int32),
+        _prefix_digest(parameters),
+    )
     timeout_us = request.timeout()
     return RankRequest(
         _user(request),
@@ -103,6 +110,17 @@ def _forget(parameters: dict[str, Any]) -> bool:
     if not isinstance(forget, bool):
         raise RequestError(Code.INVALID_ARG, f"forget is {forget!r}; it must be true or false")
     return forget
+
+
+def _prefix_digest(parameters: dict[str, Any]) -> int | None:
+    stated = parameters.get("prefix_digest")
+    if stated is None:
+        return None
+    if not isinstance(stated, str) or not _DIGEST.fullmatch(stated):
+        raise RequestError(
+            Code.INVALID_ARG, f"prefix_digest must be a string of {HEX_DIGITS} hexadecimal digits (docs/protocol.md)"
+        )
+    return int(stated, 16)
 
 
 def _top_k(parameters: dict[str, Any]) -> int | None:

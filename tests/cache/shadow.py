@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from mtserve_backend.cache.digest import digest
 from mtserve_backend.cache.history import TokenLog, Tokens
 from mtserve_backend.cache.records import Geometry, OffloadTask, OnloadTask, PageRun, User
 
@@ -134,7 +135,10 @@ class Known:
 
 @dataclass(frozen=True)
 class Gap:
+    """`other`: what comes before is known, and is not what the request's digest stands for."""
+
     needed_from: int
+    other: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,8 +150,18 @@ class Agreement:
     history: tuple[Token, ...]
 
 
-def expected_comparison(known: Known | None, start: int, sent: Sequence[Token], base: int) -> Gap | Agreement:
-    """docs/protocol.md, position by position: sent tokens count, known ones fill in before them, others are missing."""
+def expected_comparison(
+    known: Known | None,
+    start: int,
+    sent: Sequence[Token],
+    base: int,
+    before: Sequence[Token] | None = None,
+    stated: Sequence[Token] | None = None,
+) -> Gap | Agreement:
+    """docs/protocol.md, position by position: sent tokens count, known ones fill in before them, others are missing.
+
+    `before` is what the server was told of the tokens before `known.start`, `stated` what the request's digest is of.
+    """
     mine = {} if known is None else {known.start + i: token for i, token in enumerate(known.tokens)}
     theirs = {start + i: token for i, token in enumerate(sent)}
     total = start + len(sent)
@@ -156,6 +170,10 @@ def expected_comparison(known: Known | None, start: int, sent: Sequence[Token], 
         first_unknown += 1
     if start > first_unknown:
         return Gap(first_unknown)
+    if known is not None and stated is not None and start > base:
+        prefix = None if before is None else [*before, *known.tokens[: start - known.start]]
+        if prefix != list(stated):
+            return Gap(base, other=True)
     history = tuple(theirs[p] if p in theirs else mine[p] for p in range(base, total))
     agreed = base
     while agreed < total and mine.get(agreed) == history[agreed - base]:
@@ -163,12 +181,30 @@ def expected_comparison(known: Known | None, start: int, sent: Sequence[Token], 
     return Agreement(base, agreed, history)
 
 
-def tokens_of(start: int, sent: Sequence[Token]) -> Tokens:
-    return Tokens(
-        start,
-        np.array([item for item, _ in sent], dtype=np.int64),
-        np.array([action for _, action in sent], dtype=np.int32),
-    )
+def told_before(
+    known: Known | None,
+    before: Sequence[Token] | None,
+    start: int,
+    sent: Sequence[Token],
+    base: int,
+    stated: Sequence[Token] | None,
+) -> list[Token] | None:
+    """What the server was told of the tokens before `base`, once it has accepted the request; None: not all of them."""
+    if start <= base:
+        first = [] if start == 0 else stated
+        return None if first is None else [*first, *sent[: base - start]]
+    assert known is not None
+    return None if before is None else [*before, *known.tokens[: base - known.start]]
+
+
+def tokens_of(start: int, sent: Sequence[Token], stated: Sequence[Token] | None = None) -> Tokens:
+    """With the digest of `stated`, the tokens before `start`."""
+    items = np.array([item for item, _ in sent], dtype=np.int64)
+    actions = np.array([action for _, action in sent], dtype=np.int32)
+    if stated is None:
+        return Tokens(start, items, actions)
+    prefix = tokens_of(0, stated)
+    return Tokens(start, items, actions, digest(0, prefix.items, prefix.actions))
 
 
 def known_of(log: TokenLog) -> Known:

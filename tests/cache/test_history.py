@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtserve_backend.cache.history import HistoryGap, TokenLog, compare
-from tests.cache.shadow import Agreement, Gap, Known, Token, expected_comparison, known_of, tokens_of
+from mtserve_backend.cache.digest import digest
+from mtserve_backend.cache.history import HistoryGap, TokenLog, Tokens, compare
+from tests.cache.shadow import Agreement, Gap, Known, Token, expected_comparison, known_of, tokens_of, told_before
 
 # Few different tokens, so that histories agree by chance now and then; an item and an action may differ alone.
 token = st.tuples(st.integers(0, 1), st.integers(0, 1))
@@ -125,3 +129,93 @@ def test_a_difference_in_one_action_alone_counts() -> None:
     log.rewrite(0, 0, tokens_of(0, [(1, 0), (2, 0), (3, 0)]))
     assert compare(log, tokens_of(0, [(1, 0), (2, 1), (3, 0)]), 0).agreed == 1
     assert np.array_equal(log.tokens(0, 3).actions, [0, 0, 0])
+
+
+class Writers:
+    """Two who state one user's history, each their own, and a server's log, beside what the protocol says of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.histories: list[list[Token]] = [[], []]
+        self.known: Known | None = None
+        self.before: list[Token] | None = None
+        self.log: TokenLog | None = None
+        self.seen: Counter[str] = Counter()
+
+    def live(self) -> None:
+        """One writer's history becomes another, mostly a longer one."""
+        rng, writer = self.random, self.random.randrange(2)
+        history = list(self.histories[rng.choice((writer, writer, writer, 1 - writer))])
+        if rng.random() < 0.3:
+            del history[rng.randrange(len(history) + 1) :]
+        if rng.random() < 0.2 and history:
+            at = rng.randrange(len(history))
+            history[at] = (history[at][0] + 1, history[at][1])
+        history += [(rng.randrange(2), rng.randrange(2)) for _ in range(rng.randrange(6))]
+        self.histories[writer] = history
+        start = max(0, len(history) - rng.randrange(12)) if rng.random() < 0.8 else 0
+        base = rng.choice((0, 0, 0, len(history) // 3, len(history) // 2))
+        self.state(history, start, base, with_digest=rng.random() < 0.85)
+
+    def state(self, history: list[Token], start: int, base: int, with_digest: bool) -> None:
+        for resends in range(3):
+            sent, stated = history[start:], history[:start] if with_digest else None
+            expected = expected_comparison(self.known, start, sent, base, self.before, stated)
+            tokens = tokens_of(start, sent, stated)
+            if not isinstance(expected, Gap):
+                self.seen["accepted" if start <= base else "accepted by its digest" if stated else "trusted"] += 1
+                self.accept(expected, tokens, start, sent, stated)
+                return
+            self.seen["refused by its digest" if expected.other else "gap"] += 1
+            with pytest.raises(HistoryGap) as gap:
+                compare(self.log, tokens, base)
+            assert gap.value.needed_from == expected.needed_from
+            assert ("another history" in str(gap.value)) == expected.other
+            # A server that lacks some of it may ask once more, when it has seen that the rest is not the same either.
+            assert resends < 2, "sent from where it was said, and asked again"
+            start = expected.needed_from
+
+    def accept(
+        self, expected: Agreement, tokens: Tokens, start: int, sent: list[Token], stated: list[Token] | None
+    ) -> None:
+        comparison = compare(self.log, tokens, expected.base)
+        assert comparison.agreed == expected.agreed
+        self.before = told_before(self.known, self.before, start, sent, expected.base, stated)
+        self.log = self.log or TokenLog(expected.base)
+        self.log.rewrite(comparison.base, comparison.agreed, tokens)
+        self.known = Known(expected.base, expected.history)
+        assert known_of(self.log) == self.known
+
+
+def test_a_digest_tells_another_beginning_from_the_same() -> None:
+    """Histories that are cut, changed and taken over, windows that move to and fro: nothing but the same beginning is
+    taken for it, and where it is not, sending from where the server says is enough.
+    """
+    seen: Counter[str] = Counter()
+    for seed in range(400):
+        writers = Writers(seed)
+        for _ in range(25):
+            writers.live()
+        seen += writers.seen
+    assert len(seen) == 5
+    assert min(seen.values()) > 100, seen
+
+
+def test_digests_of_neighbours_add_up_and_every_part_of_a_token_counts() -> None:
+    rng = np.random.default_rng(1)
+    items, actions = rng.integers(-(2**63), 2**63 - 1, 50), rng.integers(0, 2**31 - 1, 50, dtype=np.int32)
+    whole = digest(7, items, actions)
+    assert whole == (digest(7, items[:20], actions[:20]) + digest(27, items[20:], actions[20:])) % 2**64
+    assert digest(7, items[:0], actions[:0]) == 0
+    assert digest(8, items, actions) != whole
+    for changed in (items, actions):
+        changed[33] ^= 1
+        assert digest(7, items, actions) != whole
+        changed[33] ^= 1
+    items[[3, 4]] = items[[4, 3]]
+    assert digest(7, items, actions) != whole
+
+
+def test_the_digest_is_the_one_that_clients_know() -> None:
+    """Of docs/protocol.md. Who changes this number cuts off every client."""
+    assert f"{digest(0, np.array([5, 6]), np.array([1, 0], dtype=np.int32)):016x}" == "155bc036e07511d7"

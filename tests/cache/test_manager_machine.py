@@ -61,6 +61,7 @@ class ManagerMachine(RuleBasedStateMachine):
             fresh=st.integers(0, 9),
             sent=st.sampled_from(SENT),
             overlap=which,
+            digest=st.booleans(),
         ),
         at_once=st.booleans(),
     )
@@ -134,7 +135,8 @@ def walk(seed: int, steps: int) -> Counter[str]:
 
     def request() -> Request:
         fresh, overlap = rng.randrange(7), rng.randrange(12)
-        return Request(rng.choice(USERS), rng.choice(CUTS), rng.choice(FLIPS), fresh, rng.choice(SENT), overlap)
+        user, cut, flip, sent = rng.choice(USERS), rng.choice(CUTS), rng.choice(FLIPS), rng.choice(SENT)
+        return Request(user, cut, flip, fresh, sent, overlap, digest=rng.random() < 0.5)
 
     def rarely() -> bool:
         return rng.random() < 0.1

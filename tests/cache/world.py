@@ -41,6 +41,7 @@ from tests.cache.shadow import (
     expected_comparison,
     known_of,
     tokens_of,
+    told_before,
 )
 
 T = TypeVar("T")
@@ -57,12 +58,16 @@ class Held:
     look_up: LookUp
     expected: Agreement
     history: tuple[Token, ...]  # as the client sees it, from position 0
+    before: list[Token] | None  # what the server was told of the tokens before `expected.base`
     lease: Lease | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """A history grown by `fresh`, cut by some tokens, perhaps changed at one; sent whole, or from somewhere."""
+    """A history grown by `fresh`, cut by some tokens, perhaps changed at one; sent whole, or from somewhere.
+
+    With `digest` it says by its digest what comes before the tokens sent.
+    """
 
     user: User
     cut: int
@@ -70,6 +75,7 @@ class Request:
     fresh: int
     sent: str
     overlap: int
+    digest: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,7 @@ class World:
         self.random = Random(0)
         self.clients: dict[User, tuple[Token, ...]] = {}
         self.known: dict[User, Known] = {}
+        self.before: dict[User, list[Token] | None] = {}  # of those known: what was told of earlier tokens
         self.log_sizes: dict[User, int] = {}
         self.held: list[Held] = []
         self.seen: Counter[str] = Counter()
@@ -147,21 +154,27 @@ class World:
         }[request.sent]
         sent = new[start:]
         base = self.window(start + len(sent))
-        expected = expected_comparison(self.known.get(user), start, sent, base)
-        visit = Visit(user, tokens_of(start, sent))
+        known, before = self.known.get(user), self.before.get(user)
+        stated = new[:start] if request.digest and start <= len(new) else None
+        expected = expected_comparison(known, start, sent, base, before, stated)
+        visit = Visit(user, tokens_of(start, sent, stated))
         if isinstance(expected, Gap):
-            before = {id(r): r.pins for _, r in self.manager.users.items()}
+            pins = {id(r): r.pins for _, r in self.manager.users.items()}
             with pytest.raises(HistoryGap) as gap:
                 self.manager.look_up(visit)
             assert gap.value.needed_from == expected.needed_from
-            assert before == {id(r): r.pins for _, r in self.manager.users.items()}
+            assert ("another history" in str(gap.value)) == expected.other
+            self.seen["told by a digest"] += expected.other
+            assert pins == {id(r): r.pins for _, r in self.manager.users.items()}
             return
         look_up = self.manager.look_up(visit)
         assert look_up.comparison.agreed == expected.agreed
         assert look_up.comparison.base == base
-        # What was sent, on top of what was known: a changed token before `start` was never sent, so it never happened.
-        history = (old + (FILLER,) * start)[:start] + tuple(sent)
-        self.held.append(Held(look_up, expected, history))
+        # What was sent, on top of what was known: a changed token before `start` was never sent, so it never happened;
+        # unless a digest speaks for it.
+        history = ((old if stated is None else tuple(new)) + (FILLER,) * start)[:start] + tuple(sent)
+        told = told_before(known, before, start, sent, base, stated)
+        self.held.append(Held(look_up, expected, history, told))
 
     def make_room(self) -> None:
         """For all who are looked up: everybody gets it, or nobody is evicted."""
@@ -475,6 +488,7 @@ class World:
         self.clients[user] = held.history
         self.known.pop(user, None)
         self.known[user] = Known(held.expected.base, held.expected.history)
+        self.before[user] = held.before
         log = held.look_up.record.log
         assert len(log) * BYTES_PER_TOKEN <= log.size_bytes <= (3 * len(log) + 100) * BYTES_PER_TOKEN
         self.log_sizes[user] = log.size_bytes

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from mtserve_client import CacheInfo, Events, HistoryNeeded, ServerFault, ServerUnavailable
+from mtserve_client.digest import digest
 from mtserve_client.errors import DeadlineExceeded, InvalidRequest, MtserveError
 from mtserve_client.exchange import Pause, Query, Retry, Send, converse
-from mtserve_client.memory import OVERLAP, Memory
+from mtserve_client.memory import Memory
 from mtserve_client.places import Places
 from mtserve_client.protocol import Ranking
 
@@ -21,11 +22,12 @@ def history(length: int, first: int = 0) -> Events:
 class Caller:
     """Makes calls with a clock and a server of the test's making; keeps what was sent."""
 
-    def __init__(self, users: int = 100, tokens: int = 10**6, retry: Retry | None = None, deltas: bool = True) -> None:
+    def __init__(self, users: int = 100, tokens: int = 10**6, retry: Retry | None = None) -> None:
         self.now = 0.0
-        self.memory = Memory(users, tokens, clock=lambda: self.now, deltas=deltas)
+        self.memory = Memory(users, tokens)
         self.retry = retry or Retry()
         self.sent: list[tuple[int, int]] = []  # start and number of events
+        self.digests: list[int] = []
         self.pauses: list[float] = []
 
     def call(self, user: int | str, *outcomes: MtserveError | CacheInfo | None, **given: Any) -> Any:
@@ -36,6 +38,7 @@ class Caller:
         )
         left = list(outcomes)
         self.sent = []
+        self.digests = []
         self.pauses = []
         step = next(exchange)
         try:
@@ -48,6 +51,7 @@ class Caller:
                 assert isinstance(step, Send)
                 assert 0 < step.timeout_s <= 10.0
                 self.sent.append((step.call.start, len(step.call.events)))
+                self.digests.append(step.call.prefix_digest)
                 outcome = left.pop(0) if left else None
                 if isinstance(outcome, MtserveError):
                     step = exchange.throw(outcome)
@@ -61,25 +65,29 @@ class Caller:
             exchange.close()
 
 
-def test_the_first_call_sends_all_and_the_next_only_the_rest_and_an_overlap() -> None:
+def test_the_first_call_sends_all_and_the_next_only_the_rest() -> None:
     caller = Caller()
     caller.call(5, history=history(100))
     assert caller.sent == [(0, 100)]
     caller.call(5, history=history(103))
-    assert caller.sent == [(100 - OVERLAP, 3 + OVERLAP)]
+    assert caller.sent == [(100, 3)]
     caller.call(5, new=history(2))
-    assert caller.sent == [(103 - OVERLAP, 2 + OVERLAP)]
+    assert caller.sent == [(103, 2)]
     caller.call(5, new=Events.empty())
-    assert caller.sent == [(105 - OVERLAP, OVERLAP)]
+    assert caller.sent == [(105, 0)]
 
 
-def test_without_deltas_every_call_states_the_whole_history() -> None:
-    caller = Caller(deltas=False)
+def test_a_delta_states_the_digest_of_what_it_leaves_out() -> None:
+    caller = Caller()
     caller.call(5, history=history(100))
+    assert caller.digests == [0]
     caller.call(5, history=history(103))
-    assert caller.sent == [(0, 103)]
-    caller.call(5, new=history(2))
-    assert caller.sent == [(0, 105)]
+    assert (caller.sent, caller.digests) == ([(100, 3)], [digest(0, history(100))])
+    caller.call(5, new=history(40, first=9))
+    assert (caller.sent, caller.digests) == ([(103, 40)], [digest(0, history(103))])
+    grown = history(103) + history(40, first=9)
+    caller.call(5, HistoryNeeded("", 33), history=grown)
+    assert (caller.sent, caller.digests) == ([(143, 0), (33, 110)], [digest(0, grown), digest(0, grown[:33])])
 
 
 def test_a_history_that_differs_or_is_shorter_is_sent_whole() -> None:
@@ -111,7 +119,7 @@ def test_a_server_that_forgot_is_told_from_where_it_asks() -> None:
     caller = Caller()
     caller.call(5, history=history(100))
     caller.call(5, HistoryNeeded("", 40), new=history(1))
-    assert caller.sent == [(100 - OVERLAP, 1 + OVERLAP), (40 - OVERLAP, 61 + OVERLAP)]
+    assert caller.sent == [(100, 1), (40, 61)]
     caller.call(5, HistoryNeeded("", 0), new=history(1))
     assert caller.sent[1:] == [(0, 102)]
 
@@ -120,7 +128,7 @@ def test_a_server_that_keeps_asking_is_at_fault() -> None:
     caller = Caller()
     caller.call(5, history=history(100))
     asks = [HistoryNeeded("", 60), HistoryNeeded("", 30), HistoryNeeded("", 5)]
-    with pytest.raises(ServerFault, match="sent from position 14"):
+    with pytest.raises(ServerFault, match="sent from position 30"):
         caller.call(5, *asks, new=history(1))
     with pytest.raises(ServerFault, match="sent from position 0"):
         caller.call(6, HistoryNeeded("", 3), history=history(5))
@@ -131,11 +139,11 @@ def test_without_kept_tokens_a_forgetful_server_needs_the_history_from_the_calle
     caller.call(5, history=history(100))
     assert caller.memory.tokens == 0
     caller.call(5, new=history(2))
-    assert caller.sent == [(100 - OVERLAP, 2 + OVERLAP)]
-    with pytest.raises(HistoryNeeded, match="only those from 86 on"):
+    assert caller.sent == [(100, 2)]
+    with pytest.raises(HistoryNeeded, match="only those from 102 on"):
         caller.call(5, HistoryNeeded("", 0), new=history(2))
     caller.call(5, history=history(100) + history(4))
-    assert caller.sent == [(102 - OVERLAP, 2 + OVERLAP)]  # its first 102 are what was acknowledged
+    assert caller.sent == [(102, 2)]  # its first 102 are what was acknowledged
 
 
 def test_unavailable_is_sent_again_after_growing_pauses() -> None:
@@ -171,24 +179,9 @@ def test_a_failed_call_changes_nothing_and_can_be_made_again() -> None:
     with pytest.raises(DeadlineExceeded):
         caller.call(5, DeadlineExceeded(""), new=history(3))
     caller.call(5, new=history(3))
-    assert caller.sent == [(100 - OVERLAP, 3 + OVERLAP)]
-    # The lost request may still come: until it cannot, deltas start where nothing can differ.
+    assert caller.sent == [(100, 3)]
     caller.call(5, new=history(1))
-    assert caller.sent == [(100 - OVERLAP, 4 + OVERLAP)]
-
-
-def test_an_answer_with_too_many_new_tokens_rests_on_anothers_history() -> None:
-    caller = Caller()
-    caller.call(5, history=history(100))
-    caller.call(5, CacheInfo(90, 0, 0, 12, 102), history=history(102))
-    assert caller.sent == [(100 - OVERLAP, 2 + OVERLAP), (0, 102)]
-
-
-def test_a_server_that_counts_otherwise_gets_whole_histories() -> None:
-    caller = Caller()
-    caller.call(5, CacheInfo(0, 0, 0, 64, 64), history=history(100))
-    caller.call(5, history=history(101))
-    assert caller.sent == [(0, 101)]
+    assert caller.sent == [(103, 1)]
 
 
 def test_users_seen_longest_ago_lose_their_events_first_and_then_everything() -> None:
@@ -209,7 +202,7 @@ def test_a_history_too_long_to_keep_is_still_extended() -> None:
     caller = Caller(tokens=50)
     caller.call(5, history=history(100))
     caller.call(5, new=history(1))
-    assert caller.sent == [(100 - OVERLAP, 1 + OVERLAP)]
+    assert caller.sent == [(100, 1)]
     assert caller.memory.tokens == 0
 
 

@@ -18,7 +18,7 @@ from mtserve_client import (
 from mtserve_client import placement as of_client
 from mtserve_client.errors import MtserveError
 from mtserve_client.exchange import Pause, Query, Retry, Send, converse, erase
-from mtserve_client.memory import OVERLAP, Memory
+from mtserve_client.memory import Memory
 from mtserve_client.places import FIRST_S, LONGEST_S, STRIKES, Places
 from mtserve_client.protocol import CacheInfo, Ranking
 
@@ -79,7 +79,7 @@ class Fleet:
 
     def __init__(self, servers: int = 3, tokens: int = 10**6, retry: Retry | None = None) -> None:
         self.now = 0.0
-        self.memory = Memory(100, tokens, clock=lambda: self.now)
+        self.memory = Memory(100, tokens)
         self.places = Places(SERVERS[:servers], ["hstu"], clock=lambda: self.now)
         self.retry = retry or Retry()
         self.fails: dict[int, type[MtserveError]] = {}
@@ -136,10 +136,10 @@ def test_the_next_place_is_asked_at_once_and_sent_what_it_needs(failure: type[Mt
     assert fleet.call(7, history(100)) == first
     fleet.fails[first] = failure
     assert fleet.call(7, new=history(2)) == second
-    assert [(place, start) for place, start, _ in fleet.sent] == [(first, 100 - OVERLAP), (second, 0)]
+    assert [(place, start) for place, start, _ in fleet.sent] == [(first, 100), (second, 0)]
     assert fleet.pauses == 0
     assert fleet.call(7, new=history(2)) == second
-    assert fleet.sent[-1][:2] == (second, 102 - OVERLAP), "a delta, now that this place knows the user"
+    assert fleet.sent[-1][:2] == (second, 102), "a delta, now that this place knows the user"
 
 
 def test_a_place_that_is_down_is_asked_now_and_then_and_gets_its_users_back() -> None:

@@ -87,6 +87,18 @@ def test_a_history_that_another_client_replaced_is_sent_again(url: str, user: in
     np.testing.assert_allclose(answer.scores, expected.scores, rtol=1e-3, atol=1e-3)
 
 
+def test_a_history_in_which_another_client_changed_one_early_event_is_sent_again(url: str, user: int) -> None:
+    """As a server does that a load balancer returns to: its history is as long, and its end is the same."""
+    whole = history(60)
+    with RankingClient(url) as client, RankingClient(url) as other:
+        client.warm(user, whole[:50])
+        other.warm(user, whole[:3] + history(1, first=900) + whole[4:50])
+        answer = client.rank(user, new_events=whole[50:], candidates=CANDIDATES)
+        expected = other.rank(next(_IDS), whole, candidates=CANDIDATES)
+    assert answer.cache.history_length == 60
+    np.testing.assert_allclose(answer.scores, expected.scores, rtol=1e-3, atol=1e-3)
+
+
 def test_without_kept_tokens_the_caller_is_asked_for_the_history(url: str, user: int) -> None:
     whole = history(60)
     with RankingClient(url, remember_tokens=0) as client, RankingClient(url) as other:

@@ -11,6 +11,7 @@ from tritonclient.utils import InferenceServerException
 
 from mtserve_backend import repository
 from mtserve_backend.embedded import EmbeddedServer
+from mtserve_backend.cache.digest import digest
 from mtserve_backend.models.hstu import HSTU
 from tests.engine import worlds
 from tests.engine.worlds import History
@@ -126,6 +127,25 @@ def test_an_empty_history_is_a_new_user(raw: Raw, model: tuple[HSTU, Path]) -> N
     assert_answer(raw.send("hierarchical", visit(user, empty)), model[0], empty)
 
 
+@pytest.mark.parametrize("mode", ["hierarchical", "recompute"])
+def test_a_delta_with_a_digest_continues_no_other_history(raw: Raw, model: tuple[HSTU, Path], mode: str) -> None:
+    """The two histories differ in one token, which no delta sends."""
+    user, rng = next(users), np.random.default_rng(5)
+    old = worlds.random_history(rng, 40)
+    new = History(np.concatenate((old.items, [5, 6])), np.concatenate((old.actions, [1, 0])).astype(np.int32))
+    new.items[3] = (old.items[3] + 1) % worlds.ITEMS
+    digests = [f"{digest(0, history.items[:38], history.actions[:38]):016x}" for history in (old, new)]
+    raw.send(mode, visit(user, old))
+    delta = visit(user, new, start=38, parameters={"prefix_digest": digests[1]})
+    error = refused(raw, delta, mode)
+    assert "knows another history before it; tokens are needed from position 0" in str(error)
+    assert_answer(raw.send(mode, visit(user, new)), model[0], new)
+    assert_answer(raw.send(mode, delta), model[0], new)
+    refused(raw, visit(user, new, start=38, parameters={"prefix_digest": digests[0]}), mode)
+    unknown = visit(user, new, start=38, parameters={"prefix_digest": digests[1].upper()})
+    assert_answer(raw.send(mode, unknown), model[0], new)
+
+
 @pytest.mark.parametrize("top_k", [1, 3, 1000])
 def test_top_k_bounds_the_ranking(raw: Raw, top_k: int) -> None:
     user = next(users)
@@ -218,6 +238,9 @@ def bad_requests() -> dict[str, tuple[RawRequest, list[str]]]:
         "too many events": (visit(next(users), long), ["501", "500"]),
         "top_k of nought": (fresh(parameters={"top_k": 0}), ["top_k"]),
         "top_k of words": (fresh(parameters={"top_k": "many"}), ["top_k", "many"]),
+        "a digest of words": (fresh(start=2, parameters={"prefix_digest": "xyz"}), ["prefix_digest", "16 hexadecimal"]),
+        "a number as a digest": (fresh(start=2, parameters={"prefix_digest": 7}), ["prefix_digest", "16 hexadecimal"]),
+        "a digest of nothing": (fresh(parameters={"prefix_digest": "1" * 16}), ["prefix_digest", "HISTORY_START 0"]),
         "no ID": (visit(0, history), ["correlation ID"]),
         "no START": (unstarted, ["START"]),
     }

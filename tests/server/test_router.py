@@ -109,6 +109,7 @@ def test_errors_come_as_the_model_gives_them(raw: Raw) -> None:
         visit(user, candidates=np.array([10**9])),
         visit(user, parameters={"top_k": 0}),
         visit(user, parameters={"forget": True}),
+        visit(user, parameters={"prefix_digest": "1" * 16}),
         visit("a" * 129),
         visit(0),
         visit(user, start=False),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from mtserve_backend.cache.digest import digest
 from tests.serving.stub import Request
 
 TYPES = {"HISTORY_ITEMS": "int64", "HISTORY_ACTIONS": "int32", "HISTORY_START": "int64", "CANDIDATES": "int64"}
@@ -23,14 +26,30 @@ class Limits:
 
 @dataclass(frozen=True)
 class Known:
-    """A history from the position `start` on, where the model's window begins."""
+    """A history from the position `start` on, where the model's window begins.
+
+    `before` is the digest of all that was earlier; None: no request has said.
+    """
 
     start: int = 0
     events: tuple[tuple[int, int], ...] = ()
+    before: int | None = 0
 
     @property
     def stop(self) -> int:
         return self.start + len(self.events)
+
+    def digest_before(self, position: int) -> int | None:
+        """For a position in `start .. stop`."""
+        return plus(self.before, self.start, self.events[: position - self.start])
+
+
+def plus(before: int | None, start: int, events: Sequence[tuple[int, int]]) -> int | None:
+    """The digest of what has the digest `before`, and of events after it."""
+    if before is None:
+        return None
+    items, actions = [item for item, _ in events], [action for _, action in events]
+    return (before + digest(start, np.array(items, dtype=np.int64), np.array(actions, dtype=np.int32))) % 2**64
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,7 @@ class Rules:
         items, actions, candidates = values["HISTORY_ITEMS"], values["HISTORY_ACTIONS"], values["CANDIDATES"]
         (start,) = values["HISTORY_START"]
         forgets = parameters.get("forget", False)
+        stated = None if parameters.get("prefix_digest") is None else int(parameters["prefix_digest"], 16)
         allowed = (
             start >= 0
             and len(items) == len(actions)
@@ -73,6 +93,7 @@ class Rules:
             and all(0 <= action < self.limits.actions for action in actions)
             and (not isinstance(user, str) or len(user.encode()) <= self.limits.id_bytes)
             and int(parameters.get("top_k", 1)) >= 1
+            and (start or not stated)
             and not (forgets and (start + len(items) or candidates or user is None))
         )
         if not allowed:
@@ -88,11 +109,14 @@ class Rules:
             return Expected("NOT_FOUND", position=base)
         if start > max(base, old.stop):
             return Expected("NOT_FOUND", position=old.stop)
+        if start > base and stated is not None and stated != old.digest_before(start):
+            return Expected("NOT_FOUND", position=base)
         events = tuple(zip(items, actions, strict=True))
         if start > base:
-            history = Known(base, old.events[base - old.start : start - old.start] + events)
+            kept = old.events[base - old.start : start - old.start]
+            history = Known(base, kept + events, old.digest_before(base))
         else:
-            history = Known(base, events[base - start :])
+            history = Known(base, events[base - start :], plus(stated if start else 0, start, events[: base - start]))
         if user is not None:
             self.known[user] = history
         top_k = int(parameters["top_k"]) if "top_k" in parameters else None
@@ -116,8 +140,26 @@ class Rules:
         except ValueError:
             return False
         return (
-            isinstance(parameters, dict) and _good_top_k(parameters) and type(parameters.get("forget", False)) is bool
+            isinstance(parameters, dict)
+            and _good_top_k(parameters)
+            and type(parameters.get("forget", False)) is bool
+            and _good_digest(parameters.get("prefix_digest"))
         )
+
+    def state_digest(self, request: Request) -> None:
+        """Add the digest of what is known before the request's start, if anything is."""
+        request.parameter_text = ""
+        if not self._readable(request):
+            return
+        known, start = self.known.get(request.user, Known()), int(request.tensors["HISTORY_START"][0, 0])
+        before = known.digest_before(start) if known.start <= start <= known.stop else None
+        request.parameter_text = json.dumps({"prefix_digest": f"{before or 0:016x}"})
+
+
+def _good_digest(stated: Any) -> bool:
+    return stated is None or (
+        isinstance(stated, str) and len(stated) == 16 and all(digit in "0123456789abcdefABCDEF" for digit in stated)
+    )
 
 
 def _good_top_k(parameters: dict[str, Any]) -> bool:

@@ -39,6 +39,8 @@ KNOBS = {
     "max_user_id_bytes": str(LIMITS.id_bytes),
     "check_books": "true",
 }
+# The second stands for the digest of what the server knows by then.
+DIGESTS = ['{"prefix_digest":"00000000000000aA"}', *["digest"] * 4]
 # IDs that a log would show.
 PEOPLE: list[int | str] = [70_000_001, 2**64 - 7, "70000001", "secret-person", "ü" * 10]
 STRANGE_USERS = st.one_of(
@@ -89,12 +91,12 @@ def right_requests(draw: st.DrawFn) -> Request:
     tensors: dict[str, Any] = {
         "HISTORY_ITEMS": draw(st.lists(st.integers(0, ITEMS - 1), min_size=length, max_size=length)),
         "HISTORY_ACTIONS": draw(st.lists(st.integers(0, ACTIONS - 1), min_size=length, max_size=length)),
-        "HISTORY_START": [draw(st.sampled_from([0, 0, 0, 1, 3, 8, 20]))],
+        "HISTORY_START": [draw(st.sampled_from([0, 0, 0, 1, 2, 3, 8, 20]))],
         "CANDIDATES": draw(st.lists(st.integers(0, ITEMS - 1), max_size=4)),
     }
     arrays = {name: np.array([tensors[name]], dtype=TYPES[name]).reshape(1, -1) for name in TYPES}
-    parameters = draw(st.sampled_from(["", "", "{}", '{"top_k":2}', '{"top_k":"3"}', '{"other":1}']))
-    return Request(draw(st.sampled_from(PEOPLE)), arrays, parameters)
+    parameters = draw(st.sampled_from(["", "", "{}", '{"top_k":2}', '{"top_k":"3"}', '{"other":1}', *DIGESTS]))
+    return Request(draw(st.sampled_from([*PEOPLE[:1] * 5, *PEOPLE])), arrays, parameters)
 
 
 @st.composite
@@ -126,7 +128,7 @@ def requests(draw: st.DrawFn) -> Request:
         elif spoil == "user":
             request.user = draw(STRANGE_USERS)
         elif spoil == "parameters":
-            key, value = draw(st.sampled_from(["top_k", "forget", "other"])), draw(STRANGE_VALUES)
+            key, value = draw(st.sampled_from(["top_k", "forget", "prefix_digest", "other"])), draw(STRANGE_VALUES)
             text = draw(st.sampled_from(["[]", "1", "null", "{", '{"top_k"', "\x00", ""]))
             request.parameter_text = draw(st.sampled_from([json.dumps({key: value}), json.dumps({key: value}), text]))
         elif spoil == "late":
@@ -148,7 +150,7 @@ def run(session: list[list[Request]], serving: Any, model: HSTU) -> int:
     rules = Rules(LIMITS, model.window.start)
     try:
         for batch in session:
-            expected = [rules.expect(request) for request in batch]
+            expected = [expect(rules, request) for request in batch]
             responses = serving.execute(batch)
             assert len(responses) == len(batch)
             for request, expects, response in zip(batch, expected, responses, strict=True):
@@ -157,6 +159,12 @@ def run(session: list[list[Request]], serving: Any, model: HSTU) -> int:
         for user in {user for batch in session for request in batch if (user := readable(request))}:
             forgotten(serving, user)
     return sum(len(batch) for batch in session)
+
+
+def expect(rules: Rules, request: Request) -> Expected:
+    if request.parameter_text == "digest":
+        rules.state_digest(request)
+    return rules.expect(request)
 
 
 def readable(request: Request) -> int | str | None:
