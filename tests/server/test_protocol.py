@@ -10,8 +10,8 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from mtserve_backend import repository
-from mtserve_backend.embedded import EmbeddedServer
 from mtserve_backend.cache.digest import digest
+from mtserve_backend.embedded import EmbeddedServer
 from mtserve_backend.models.hstu import HSTU
 from tests.engine import worlds
 from tests.engine.worlds import History
@@ -142,8 +142,8 @@ def test_a_delta_with_a_digest_continues_no_other_history(raw: Raw, model: tuple
     assert_answer(raw.send(mode, visit(user, new)), model[0], new)
     assert_answer(raw.send(mode, delta), model[0], new)
     refused(raw, visit(user, new, start=38, parameters={"prefix_digest": digests[0]}), mode)
-    unknown = visit(user, new, start=38, parameters={"prefix_digest": digests[1].upper()})
-    assert_answer(raw.send(mode, unknown), model[0], new)
+    shouted = visit(user, new, start=38, parameters={"prefix_digest": digests[1].upper()})
+    assert_answer(raw.send(mode, shouted), model[0], new)
 
 
 @pytest.mark.parametrize("top_k", [1, 3, 1000])
