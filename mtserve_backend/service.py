@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -16,6 +17,10 @@ from mtserve_backend.transfer.streams import WaitTimeout
 
 log = logging.getLogger(__name__)
 
+# After a batch the thread that sends the answers has Python to itself for so long; under a load that leaves no such
+# pause it rests `REST_AT_LEAST_EVERY_S` all the same.
+ANSWERS_FIRST_S = 0.001
+REST_AT_LEAST_EVERY_S = 0.05
 # While transfers are under way their completions are looked for this often; otherwise the thread sleeps.
 BUSY_UPKEEP_S = 0.005
 IDLE_UPKEEP_S = 1.0
@@ -34,6 +39,8 @@ class RankingService:
         self._inbox: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._closed = False
         self._collector = Collector()
+        self._answered = False  # a batch, since the last rest
+        self._rested = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="mtserve-engine", daemon=True)
         self._thread.start()
 
@@ -79,12 +86,10 @@ class RankingService:
 
     def _serve_next(self) -> bool:
         """A batch, or upkeep if none comes; False if the service is to end."""
-        busy = bool(self.engine.manager.tasks)
         try:
-            batch = self._inbox.get(timeout=BUSY_UPKEEP_S if busy else IDLE_UPKEEP_S)
+            batch = self._inbox.get(timeout=self._patience_s())
         except queue.Empty:
-            self.engine.idle()
-            self._look()
+            self._rest()
             return True
         if batch is None:
             return False
@@ -96,11 +101,24 @@ class RankingService:
         except BaseException as error:
             future.set_result([RequestError(Code.INTERNAL, f"the engine failed: {error}") for _ in requests])
             raise
+        self._answered = True
         future.set_result(outcomes)
+        if time.monotonic() > self._rested + REST_AT_LEAST_EVERY_S:
+            self._rest()
+        return True
+
+    def _patience_s(self) -> float:
+        """How long to wait for the next batch before there is other work."""
+        if self._answered:
+            return ANSWERS_FIRST_S
+        return BUSY_UPKEEP_S if self.engine.manager.tasks else IDLE_UPKEEP_S
+
+    def _rest(self) -> None:
+        """What no request should wait for."""
         self.engine.idle()
         self._collector.between_batches()
         self._look()
-        return True
+        self._answered, self._rested = False, time.monotonic()
 
     def _refuse_waiting(self) -> None:
         while not self._inbox.empty():

@@ -97,10 +97,12 @@ class HSTU(nn.Module):
         return self.config.scoring == "next_item"
 
     def embed(self, rows: Rows) -> torch.Tensor:
-        x: torch.Tensor = self.item_embedding(rows.items) + self.position_embedding(rows.positions)
-        acted = rows.actions >= 0
-        actions: torch.Tensor = self.action_embedding(rows.actions.clamp(min=0))
-        return x + actions * acted.unsqueeze(-1).to(x.dtype)
+        x = self.item_embedding.weight.index_select(0, rows.items)
+        x += self.position_embedding.weight.index_select(0, rows.positions)
+        # A row of zeros at the end is what -1 (no action) is the remainder of.
+        actions = F.pad(self.action_embedding.weight, (0, 0, 0, 1))
+        x += actions.index_select(0, rows.actions % len(actions))
+        return x
 
     def encode(self, x: torch.Tensor, attention: Attention) -> torch.Tensor:
         for index, layer in enumerate(self.layers):

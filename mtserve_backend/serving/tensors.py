@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from mtserve_backend.cache.history import Tokens
 from mtserve_backend.cache.records import User
 from mtserve_backend.ranking import Code, Outcome, RankRequest, RequestError
 from mtserve_backend.serving import errors
+
+# A request that has not begun so long after Triton handed it over may have been cancelled since. Asking takes 0.2 ms.
+ASK_AFTER_S = 0.02
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 _DIGEST = re.compile(rf"[0-9a-fA-F]{{{HEX_DIGITS}}}")
@@ -52,8 +56,22 @@ def parse(request: Any, limits: Limits) -> RankRequest:
         _top_k(parameters),
         forget=_forget(parameters),
         deadline=time.monotonic() + timeout_us / 1e6 if timeout_us else None,
-        cancelled=request.is_cancelled,
+        cancelled=_Cancellation(request.is_cancelled),
     )
+
+
+class _Cancellation:
+    """Whether the client has given up, asked of Triton where that is worth a call to its process.
+
+    Triton has looked when it took the request from its queue.
+    """
+
+    def __init__(self, ask: Callable[[], bool]) -> None:
+        self._ask = ask
+        self._from = time.monotonic() + ASK_AFTER_S
+
+    def __call__(self) -> bool:
+        return time.monotonic() >= self._from and self._ask()
 
 
 def respond(outcome: Outcome, request: Any) -> Any:

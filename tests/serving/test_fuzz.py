@@ -66,8 +66,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[HSTU, Path]:
 def serving(weights: tuple[HSTU, Path]) -> Iterator[Any]:
     """The class of `model.py`, initialized as a server does."""
     with stub.installed():
+        from mtserve_backend.serving import tensors
         from mtserve_backend.serving.triton_model import TritonPythonModel
 
+        tensors.ASK_AFTER_S = -1.0  # a cancelled request has been so from the beginning
         knobs = KNOBS | {"model_dir": str(weights[1])}
         config = {"parameters": {key: {"string_value": value} for key, value in knobs.items()}}
         model = TritonPythonModel()
