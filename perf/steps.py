@@ -18,6 +18,7 @@ from perf.lab.rig import model_folder
 from perf.lab.side_by_side import Measured, Round, measure
 from perf.lab.workloads import WORKLOADS
 from perf.stats import Spread, mean_spread
+from perf.traffic.nothing import NOTHING
 from perf.traffic.record import Record
 from perf.traffic.server import ServerTarget, targets
 from perf.traffic.target import Answer, Steps, checked
@@ -27,7 +28,8 @@ ABOUT = """\
 Mean milliseconds of each step of Algorithm 1 for a batch of 1, 4 and 8 on the trace like KuaiRand-1K, in the three
 paradigms, asked in turns: Table 2. The engines run without a server, each in a process of its own. Then, through a
 real Triton and gRPC, what a lone request of a user whose history is on the device takes around the core step (step 8,
-by the server's own metrics): client, gRPC, Triton, parsing, metadata, embedding, layout, ranking, answer."""
+by the server's own metrics): client, gRPC, Triton, parsing, metadata, embedding, layout, scoring, ranking, answer. A
+model of the same server that does nothing is asked the same in turn: what any Python model takes at the least."""
 EXAMPLE = "--preset smoke --json steps.json"
 WORKLOAD = "kuairand"
 ROUNDS = {
@@ -53,10 +55,13 @@ LONE = {"smoke": Lone(400, 2, 10), "cpu": Lone(6_400, 6, 10), "gpu": Lone(6_400,
 
 @dataclass
 class Around:
-    """Of each group the mean milliseconds of a request: as the client sees it, and of its core step."""
+    """Of each group the mean milliseconds of a request: as the client sees it, of its core step, and of the same
+    request to a model that does nothing.
+    """
 
     latency_ms: list[float] = field(default_factory=list)
     core_ms: list[float] = field(default_factory=list)
+    nothing_ms: list[float] = field(default_factory=list)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -79,30 +84,35 @@ def _measure_around(run: Run, around: Around) -> None:
     preset, lone = run.preset, LONE[run.preset.size]
     people = SyntheticUsers(preset.model.items, preset.model.actions, run.seed)
     room = lone.history + (lone.groups * lone.visits + 8) * preset.new
-    model = {"hierarchical": knobs(preset, "hierarchical", Pools(2 * room, preset.page_tokens, room, 1))}
+    chosen = knobs(preset, "hierarchical", Pools(2 * room, preset.page_tokens, room, 1))
+    models: dict[str, dict[str, str]] = {"hierarchical": chosen, NOTHING: {}}
     config = "gpu" if preset.device == "cuda" else "cpu"
-    with model_folder(preset.model, run.seed) as folder, targets(folder, model, config, settle_s=0) as served:
-        target = served["hierarchical"]
+    with model_folder(preset.model, run.seed) as folder, targets(folder, models, config, settle_s=0) as served:
+        target, nothing = served["hierarchical"], served[NOTHING]
         for new in (lone.history, *[preset.new] * 5):
-            checked(target.serve([people.visit(1, new, preset.candidates)]))
+            visit = people.visit(1, new, preset.candidates)
+            for each in (target, nothing):
+                checked(each.serve([visit]))
         before = target.step_ms()[CORE]
         with closing(run.bar("lone requests", lone.groups)) as bar:
             for _ in range(lone.groups):
-                latency = mean(_lone(run, target, people) for _ in range(lone.visits))
+                times = [_lone(run, target, nothing, people) for _ in range(lone.visits)]
                 after = target.step_ms()[CORE]
-                around.latency_ms.append(latency)
+                around.latency_ms.append(mean(latency for latency, _ in times))
+                around.nothing_ms.append(mean(latency for _, latency in times))
                 around.core_ms.append((after - before) / lone.visits)
                 before = after
                 bar.update()
 
 
-def _lone(run: Run, target: ServerTarget, people: SyntheticUsers) -> float:
-    """Milliseconds of one request whose history must be on the device."""
-    served = checked(target.serve([people.visit(1, run.preset.new, run.preset.candidates)]))
+def _lone(run: Run, target: ServerTarget, nothing: ServerTarget, people: SyntheticUsers) -> tuple[float, float]:
+    """Milliseconds of a request whose history must be on the device; and of the same, to a model that does nothing."""
+    visit = people.visit(1, run.preset.new, run.preset.candidates)
+    served = checked(target.serve([visit]))
     (answer,) = served.answers
     if answer.host or answer.recomputed:
         raise Refused(f"a history that should be on the device was not: {_places(answer)}")
-    return 1e3 * served.latency_s
+    return 1e3 * served.latency_s, 1e3 * checked(nothing.serve([visit])).latency_s
 
 
 def _places(answer: Answer) -> str:
@@ -183,16 +193,22 @@ def _conclude_around(run: Run, around: Around) -> None:
         figure(f"{at}: latency", Spread.of(around.latency_ms), "ms"),
         figure(f"{at}: core step", Spread.of(around.core_ms), "ms"),
         figure(f"{at}: around the core step", Spread.of(rest), "ms", aim=run.aim(AROUND_MS)),
+        figure(f"{at}: the same to a model that does nothing", Spread.of(around.nothing_ms), "ms"),
         figure(f"{at}: around it, share of the latency", Spread.of(shares), "%", aim=run.aim(AROUND_SHARE)),
     ]
     columns = [
         Column(name="group"),
-        *(Column(name=name, unit="ms", digits=2) for name in ("latency", "core", "around")),
+        *(
+            Column(name=name, unit="ms", digits=2)
+            for name in ("latency", "core", "around", "a model that does nothing")
+        ),
     ]
     columns.append(Column(name="share around", unit="%"))
     rows: list[list[Cell]] = [
         [number, *values]
-        for number, values in enumerate(zip(around.latency_ms, around.core_ms, rest, shares, strict=True), start=1)
+        for number, values in enumerate(
+            zip(around.latency_ms, around.core_ms, rest, around.nothing_ms, shares, strict=True), start=1
+        )
     ]
     note = f"means of {lone.visits} requests, {run.preset.new} new events and {run.preset.candidates} candidates each"
     title = f"A lone request around the core step: history {lone.history:,}, on the device"

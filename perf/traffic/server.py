@@ -21,6 +21,7 @@ from mtserve_backend.embedded import EmbeddedServer
 from mtserve_backend.repository import write_model
 from mtserve_backend.steps import STEPS
 from perf.traffic import interrupts
+from perf.traffic.nothing import NOTHING, do_nothing
 from perf.traffic.target import PATIENCE_S, Answer, Served, TargetFailed
 from perf.visits import Visit
 
@@ -127,12 +128,15 @@ def serving(
 ) -> Iterator[EmbeddedServer]:
     """One real server with the same weights under several names, each with its knobs, while the context lasts.
 
-    `batches`: requests that are sent together are to run together. Raises `ServerError`, `RepositoryError`.
+    The one named `NOTHING` does nothing. `batches`: requests that are sent together are to run together. Raises
+    `ServerError`, `RepositoryError`.
     """
     with ExitStack() as stack:
         repository = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mtserve-perf-")))
         for name, knobs in models.items():
             folder = write_model(repository, name, weights, knobs, config)
+            if name == NOTHING:
+                do_nothing(folder)
             if batches:
                 _gather(folder / "config.pbtxt")
         yield stack.enter_context(EmbeddedServer(repository=repository, exit_timeout=10))

@@ -72,8 +72,10 @@ def test_paradigms_in_engines(tmp_path: Path) -> None:
 def test_steps_add_up_and_a_server_adds_to_them(tmp_path: Path) -> None:
     result = measure(steps.COMMAND, tmp_path, "--only", "around")
     found = table(result, "around")
-    for latency, core, around in zip(*(column(found, name) for name in ("latency", "core", "around")), strict=True):
+    columns = ("latency", "core", "around", "a model that does nothing")
+    for latency, core, around, nothing in zip(*(column(found, name) for name in columns), strict=True):
         assert isinstance(core, float)
+        assert 0 < nothing < latency  # type: ignore[operator]
         assert core > 0.1
         assert around == pytest.approx(latency - core)  # type: ignore[operator]
         assert around > 0  # type: ignore[operator]
