@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -17,10 +16,8 @@ from mtserve_backend.transfer.streams import WaitTimeout
 
 log = logging.getLogger(__name__)
 
-# After a batch the thread that sends the answers has Python to itself for so long; under a load that leaves no such
-# pause it rests `REST_AT_LEAST_EVERY_S` all the same.
+# After a batch the thread that sends the answers has Python to itself for so long, or until the next batch is there.
 ANSWERS_FIRST_S = 0.001
-REST_AT_LEAST_EVERY_S = 0.05
 # While transfers are under way their completions are looked for this often; otherwise the thread sleeps.
 BUSY_UPKEEP_S = 0.005
 IDLE_UPKEEP_S = 1.0
@@ -39,8 +36,7 @@ class RankingService:
         self._inbox: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._closed = False
         self._collector = Collector()
-        self._answered = False  # a batch, since the last rest
-        self._rested = time.monotonic()
+        self._answered = False  # a batch, since the last upkeep
         self._thread = threading.Thread(target=self._run, name="mtserve-engine", daemon=True)
         self._thread.start()
 
@@ -89,7 +85,7 @@ class RankingService:
         try:
             batch = self._inbox.get(timeout=self._patience_s())
         except queue.Empty:
-            self._rest()
+            self._upkeep()
             return True
         if batch is None:
             return False
@@ -97,14 +93,14 @@ class RankingService:
         if not future.set_running_or_notify_cancel():
             return True
         try:
+            if self._answered:
+                self._upkeep()  # before the batch evicts those whose tails are to be saved
             outcomes = self.engine.serve(requests)
         except BaseException as error:
             future.set_result([RequestError(Code.INTERNAL, f"the engine failed: {error}") for _ in requests])
             raise
         self._answered = True
         future.set_result(outcomes)
-        if time.monotonic() > self._rested + REST_AT_LEAST_EVERY_S:
-            self._rest()
         return True
 
     def _patience_s(self) -> float:
@@ -113,12 +109,12 @@ class RankingService:
             return ANSWERS_FIRST_S
         return BUSY_UPKEEP_S if self.engine.manager.tasks else IDLE_UPKEEP_S
 
-    def _rest(self) -> None:
+    def _upkeep(self) -> None:
         """What no request should wait for."""
+        self._answered = False
         self.engine.idle()
         self._collector.between_batches()
         self._look()
-        self._answered, self._rested = False, time.monotonic()
 
     def _refuse_waiting(self) -> None:
         while not self._inbox.empty():

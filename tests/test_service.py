@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from mtserve_backend.config import Config
 from mtserve_backend.models import weights
 from mtserve_backend.models.config import HSTUConfig
 from mtserve_backend.models.hstu import HSTU
-from mtserve_backend.ranking import Code, RankAnswer, RankRequest, RequestError
+from mtserve_backend.ranking import Code, Outcome, RankAnswer, RankRequest, RequestError
 from mtserve_backend.service import RankingService
 from mtserve_backend.startup import build_engine
 from mtserve_backend.transfer.streams import StreamBroken
@@ -234,6 +235,45 @@ def test_upkeep_that_fails_while_idle_is_logged(
         service._thread.join(PATIENCE_S)
     assert not service._thread.is_alive()
     assert "upkeep is broken" in caplog.text
+
+
+def test_between_two_batches_there_is_upkeep_however_soon_the_second_comes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, done = start(), []
+    serve, idle = service.engine.serve, service.engine.idle
+    monkeypatch.setattr(service.engine, "serve", lambda requests: (done.append("serve"), serve(requests))[1])
+    monkeypatch.setattr(service.engine, "idle", lambda: (done.append("idle"), idle())[1])
+    gate = hold_compute(service)
+    threads = [threading.Thread(target=service.rank, args=([request(user)],)) for user in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    served = [at for at, what in enumerate(done) if what == "serve"]
+    assert len(served) == 3
+    assert all("idle" in done[first:second] for first, second in pairwise(served))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_batch_before_which_upkeep_fails_is_answered(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = start()
+
+    def broken() -> None:
+        raise Fault("upkeep is broken")
+
+    gate = hold_compute(service)
+    monkeypatch.setattr(service.engine, "idle", broken)
+    answers: list[list[Outcome]] = []
+    threads = [threading.Thread(target=lambda: answers.append(service.rank([request()]))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert len(answers) == 2
+    assert sum(isinstance(outcome, RankAnswer) for (outcome,) in answers) == 1
 
 
 def test_it_is_ready_until_its_engine_or_what_computes_has_ended(start: Start) -> None:
