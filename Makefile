@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help venv demo test test-quick test-slow test-soak test-gpu sanitize-gpu gpu-packages waits lint docs perf-core train lab dashboard constraints clean
+.PHONY: help venv demo test test-quick test-slow test-soak test-gpu sanitize-gpu gpu-packages waits lint docs train lab dashboard constraints clean
 
 help:
 	@echo "make demo        a real Triton, real users, three cache modes side by side (about 4 minutes after downloads)"
@@ -14,7 +14,6 @@ help:
 	@echo "make test-soak   a server under random traffic for 20 minutes, or MTSERVE_SOAK_SECONDS"
 	@echo "make test-gpu    kernels, engine, races and memory on the GPU of this machine (GPU_PYTHON=python3: see docs/kernels.md)"
 	@echo "make waits       take every ordering of two streams away and see which test notices (5 minutes); writes docs/waits.md"
-	@echo "make perf-core   cached against recomputed, in process"
 	@echo "make lab         every table and figure of the paper, then one page of them (PRESET=cpu: an hour; PRESET=smoke: minutes)"
 	@echo "make train       train the committed model again (about 3 minutes)"
 	@echo "make dashboard   write deploy/grafana/mtserve.json again, after a change of its build.py"
@@ -76,12 +75,9 @@ lint: venv
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-perf-core: venv
-	$(BIN)/python -m perf.core
-
 PRESET ?= cpu
 RESULTS ?= results/$(PRESET)
-LAB := paradigms steps scale chunks capacity hitratio intervals memory tokens load
+LAB := core paradigms steps scale chunks capacity hitratio intervals memory tokens load
 
 lab: venv
 	for command in $(LAB); do $(BIN)/python -m perf.$$command --preset $(PRESET) --json $(RESULTS)/$$command.json || exit; done

@@ -1,206 +1,184 @@
-"""`python -m perf.core`: what the cache saves, in one process and one run, against an honest recompute.
-
-The paper's model (8 layers, 4 heads x 128, float32), a history of 6,400 and 64 rows to compute on a visit: 32 new
-events and 32 candidates. Three ways to the same scores, in turn: from the cache, recomputed by the same engine, and
-recomputed by a plain dense torch implementation of the same layer (`models/dense_attention.py`), which keeps the ratio
-honest. Beside them the bare matrix products of a cached visit, which are what it costs at the least.
-
-All run on the engine's compute stream: OpenMP slows down where several threads of a process have teams of their own.
-"""
+"""`python -m perf.core`: what the cache saves, without a server, against an honest recompute and a floor."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
-from torch import nn
-from tqdm import tqdm
 
-from mtserve_backend.cache.history import Tokens
-from mtserve_backend.config import Config
-from mtserve_backend.models.contract import Rows
-from mtserve_backend.models.dense_attention import DenseAttention
-from mtserve_backend.models.hstu import HSTU
-from mtserve_backend.ranking import RankAnswer, RankRequest
-from mtserve_backend.startup import build_engine
-from mtserve_backend.steps import WaveReport
-from perf.environment import environment
-from perf.paper_model import CONFIG, write_paper_model
+from perf.lab.command import Command, Refused, Run, at_least_one, start
+from perf.lab.pools import Pools, knobs
+from perf.lab.result import Cell, Column, Plot, Series, Table, figure
+from perf.lab.rig import engines, model_folder
+from perf.lab.ways import Ways
+from perf.stats import Spread, ratios
+from perf.traffic.target import checked
+from perf.visits import SyntheticUsers
 
-CACHED_VISITS_A_ROUND = 5
-USER = 1
-PAGE_TOKENS = 256
-PRODUCTS_GOAL = 1.25
-
-
-class Measurement:
-    """One growing user; each round visits it cached a few times, and once each in the two other ways."""
-
-    def __init__(self, folder: Path, history: int, new: int, candidates: int, rounds: int, threads: int, seed: int):
-        write_paper_model(folder, seed)
-        room = history + new * (CACHED_VISITS_A_ROUND * (rounds + 1) + 1)
-        knobs = Config(
-            page_tokens=PAGE_TOKENS,
-            device_cache=f"{room + 2 * PAGE_TOKENS} tokens",
-            onload_buffer="0 pages",
-            host_cache=f"{room + 1024} tokens",
-            threads=threads,
-        )
-        self.engine = build_engine(knobs, folder)
-        self.model = HSTU(CONFIG)
-        inner = CONFIG.heads * CONFIG.head_dim
-        self.inputs, self.outputs = nn.Linear(CONFIG.hidden, 4 * inner), nn.Linear(inner, CONFIG.hidden)
-        self.pages = torch.randn(CONFIG.layers, -(-room // PAGE_TOKENS), 2, CONFIG.heads, PAGE_TOKENS, CONFIG.head_dim)
-        self.reports: list[WaveReport] = []
-        self.engine.observe = self.reports.append
-        rng = np.random.default_rng(seed)
-        self.items = rng.integers(0, CONFIG.items, room)
-        self.actions = rng.integers(0, CONFIG.actions, room).astype(np.int32)
-        self.candidates = rng.integers(0, CONFIG.items, candidates)
-        self.length, self.new, self.rounds = history, new, rounds
-        self.seconds: dict[str, list[float]] = {"cached": [], "products": [], "recompute": [], "dense": []}
-        self.difference = 0.0
-
-    def run(self) -> None:
-        self._visit(USER)
-        for number in tqdm(range(self.rounds + 1), desc="rounds", file=sys.stderr):
-            measured: dict[str, list[float]] = {"cached": [], "products": []}
-            for _ in range(CACHED_VISITS_A_ROUND):
-                self.length += self.new
-                seconds, scores = _timed(lambda: self._visit(USER))
-                measured["cached"].append(seconds)
-                measured["products"].append(_timed(lambda: self._on_the_compute_stream(self._products))[0])
-            cached_reports = len(self.reports)
-            seconds, expected = _timed(lambda: self._visit(None))
-            del self.reports[cached_reports:]
-            measured["recompute"] = [seconds]
-            measured["dense"] = [_timed(lambda: self._on_the_compute_stream(self._dense))[0]]
-            self.difference = max(self.difference, float(np.abs(scores - expected).max() / np.abs(expected).max()))
-            if number:  # the first round warms caches and allocators
-                for name, values in measured.items():
-                    self.seconds[name] += values
-            else:
-                self.reports.clear()
-
-    def _visit(self, user: int | None) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Nobody's keys are kept, so nobody's history is recomputed, as in `cache_mode: recompute`."""
-        tokens = Tokens(0, self.items[: self.length], self.actions[: self.length])
-        (answer,) = self.engine.serve([RankRequest(user, tokens, self.candidates)])
-        if not isinstance(answer, RankAnswer):
-            raise answer
-        return answer.scores
-
-    def _on_the_compute_stream(self, work: Callable[[], None]) -> None:
-        stream = self.engine.streams.compute
-        stream.submit(work)
-        stream.record().wait(timeout_s=600)
-
-    @torch.inference_mode()
-    def _products(self) -> None:
-        """The matrix products of a cached visit and nothing else, over pages laid out as the engine's are."""
-        rows = self.new + len(self.candidates)
-        x, queries = torch.randn(rows, CONFIG.hidden), torch.randn(CONFIG.heads, rows, CONFIG.head_dim)
-        scores, attended = torch.empty(CONFIG.heads, rows, PAGE_TOKENS), torch.zeros_like(queries)
-        for keys_and_values in self.pages:
-            torch.addmm(self.inputs.bias, x, self.inputs.weight.t())
-            for keys, values in keys_and_values[: -(-self.length // PAGE_TOKENS)]:
-                torch.bmm(queries, keys.transpose(1, 2), out=scores)
-                attended.baddbmm_(scores, values)
-            torch.addmm(self.outputs.bias, attended.view(rows, -1), self.outputs.weight.t())
-
-    @torch.inference_mode()
-    def _dense(self) -> None:
-        """As many rows as the recompute has, through the same layers, with the textbook attention."""
-        items = torch.from_numpy(np.concatenate((self.items[: self.length], self.candidates)))
-        actions = torch.from_numpy(np.concatenate((self.actions[: self.length], np.zeros_like(self.candidates))))
-        rows = Rows(items, actions, torch.arange(len(items)), ())
-        outputs = self.model.encode(self.model.embed(rows), DenseAttention(1, len(rows), CONFIG.heads))
-        self.model.score(outputs[-len(self.candidates) :], torch.from_numpy(self.candidates))
-
-    def result(self) -> dict[str, Any]:
-        medians = {name: statistics.median(values) for name, values in self.seconds.items()}
-        steps = {
-            name: statistics.median(1e3 * report.steps.seconds[name] for report in self.reports)
-            for name in self.reports[0].steps.seconds
-        }
-        return {
-            "cached_speedup": medians["recompute"] / medians["cached"],
-            "cached_over_products": medians["cached"] / medians["products"],
-            "recompute_over_dense": medians["recompute"] / medians["dense"],
-            "scores_max_relative_difference": self.difference,
-            "median_ms": {name: 1e3 * value for name, value in medians.items()},
-            "spread_ms": {name: [1e3 * min(values), 1e3 * max(values)] for name, values in self.seconds.items()},
-            "cached_steps_ms": steps,
-        }
+ABOUT = """\
+One user whose history is on the device comes with a few new events and candidates. Four ways to do the work, in turns
+in one process: from the cache; recomputed by the same engine; recomputed by a plain dense torch implementation of the
+same layers, which keeps the ratio honest; and the bare matrix products of the cached visit, its cost at the least.
+Then the cached visit by the size of pages, an engine in a process of its own for each, asked in turns."""
+EXAMPLE = "--preset smoke --json core.json"
+CACHED_A_ROUND = 5
+PRODUCTS_AIM = 1.25
+ENCODE = 7  # step 8
 
 
-def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    begin = time.perf_counter()
-    result = work()
-    return time.perf_counter() - begin, result
+@dataclass(frozen=True)
+class Sizes:
+    """`rounds`: of five cached visits and one of the other ways each. `pages`: their sizes; so many visits of each."""
+
+    history: int
+    rounds: int
+    pages: tuple[int, ...]
+    visits: int
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
-    torch.set_num_threads(arguments.threads)
-    with tempfile.TemporaryDirectory(prefix="mtserve-core-") as folder:
-        measurement = Measurement(
-            Path(folder),
-            arguments.history,
-            arguments.new,
-            arguments.candidates,
-            arguments.rounds,
-            arguments.threads,
-            arguments.seed,
-        )
-        measurement.run()
-        result = measurement.result()
-        measurement.engine.close(10)
-    print(
-        f"history {arguments.history:,}, {arguments.new} new events and {arguments.candidates} candidates, "
-        f"{CONFIG.layers} layers x {CONFIG.heads} heads x {CONFIG.head_dim}, float32, {arguments.threads} threads"
+SIZES = {
+    "smoke": Sizes(400, 2, (16, 64), 3),
+    "cpu": Sizes(6_400, 5, (32, 64, 128, 256, 512), 15),
+}
+
+
+@dataclass
+class Found:
+    """Seconds of each way, the largest difference of scores over the largest score, and core steps by size of pages."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    steps_ms: list[list[float]] = field(default_factory=list)
+    difference: float = 0.0
+    pages_ms: dict[int, list[float]] = field(default_factory=dict)
+
+    def note(self, way: str, seconds: float) -> None:
+        self.seconds.setdefault(way, []).append(seconds)
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--times", type=at_least_one, default=1, metavar="N", help="so many times the rounds")
+    parser.add_argument("--only", choices=("ways", "pages"), help="one part: the four ways, or the sizes of pages")
+
+
+def _measure(run: Run) -> None:
+    if run.preset.size not in SIZES:
+        raise Refused("perf.core measures the CPU's path: take preset cpu or smoke; a GPU's is perf.gpu's")
+    found = Found()
+    run.at_the_end(lambda: _conclude(run, found))
+    if run.arguments.only in (None, "ways"):
+        _measure_ways(run, found)
+    if run.arguments.only in (None, "pages"):
+        _measure_pages(run, found)
+
+
+def _measure_ways(run: Run, found: Found) -> None:
+    sizes = SIZES[run.preset.size]
+    rounds = sizes.rounds * run.arguments.times
+    visits = CACHED_A_ROUND * (rounds + 1)
+    with (
+        model_folder(run.preset.model, run.seed) as folder,
+        closing(Ways(run.preset, folder, sizes.history, visits, run.seed)) as ways,
+        closing(run.bar("rounds", rounds + 1)) as bar,
+    ):
+        for number in range(rounds + 1):
+            # What the first round finds is dropped: caches and allocators are cold.
+            kept = found if number else Found()
+            ways.reports.clear()
+            for _ in range(CACHED_A_ROUND):
+                seconds, scores = ways.cached()
+                kept.note("from the cache", seconds)
+                kept.note("bare products", ways.products())
+            kept.steps_ms += [[1e3 * each for each in report.steps.seconds.values()] for report in ways.reports]
+            seconds, expected = ways.recomputed()
+            kept.note("recomputed", seconds)
+            kept.note("recomputed plainly", ways.dense())
+            found.difference = max(found.difference, float(np.abs(scores - expected).max() / np.abs(expected).max()))
+            bar.update()
+
+
+def _measure_pages(run: Run, found: Found) -> None:
+    sizes, people = SIZES[run.preset.size], SyntheticUsers(run.preset.model.items, run.preset.model.actions, run.seed)
+    visits = sizes.visits * run.arguments.times
+    room = sizes.history + run.preset.new * (visits + 2)
+    models = {}
+    for page in sizes.pages:
+        preset = replace(run.preset, page_tokens=page)
+        models[str(page)] = knobs(preset, "hierarchical", Pools(room + 2 * page, 0, room, 1))
+    with (
+        model_folder(run.preset.model, run.seed) as folder,
+        engines(folder, models, run.preset.device) as targets,
+        closing(run.bar("pages", (visits + 2) * len(models))) as bar,
+    ):
+        for number in range(-2, visits):
+            new = sizes.history if number == -2 else run.preset.new
+            visit = people.visit(1, new, run.preset.candidates)
+            for name, target in targets.items():
+                steps = checked(target.serve([visit])).steps
+                if number >= 0 and steps is not None:
+                    found.pages_ms.setdefault(int(name), []).append(steps.ms[ENCODE])
+                bar.update()
+
+
+def _conclude(run: Run, found: Found) -> None:
+    if found.seconds:
+        _conclude_ways(run, found)
+    if found.pages_ms:
+        _conclude_pages(run, found)
+
+
+def _conclude_ways(run: Run, found: Found) -> None:
+    rows: list[list[Cell]] = []
+    for way, seconds in found.seconds.items():
+        spread = Spread.of([1e3 * each for each in seconds])
+        rows.append([way, spread.count, spread.median, spread.low, spread.high])
+        run.figures.append(figure(way, spread, "ms"))
+    names = ("median", "lower quartile", "upper quartile")
+    columns = [Column(name="way"), Column(name="visits"), *(Column(name=name, unit="ms", digits=2) for name in names)]
+    length = SIZES[run.preset.size].history
+    note = f"{run.preset.new} new events and {run.preset.candidates} candidates a visit"
+    title = f"Ways to the scores of a visit, history {length:,} and growing"
+    run.tables.append(Table(key="ways", title=title, columns=columns, rows=rows, note=note))
+    cached, products = found.seconds["from the cache"], found.seconds["bare products"]
+    around = [sum(steps) - steps[ENCODE] for steps in found.steps_ms]
+    recomputed, plainly = found.seconds.get("recomputed", []), found.seconds.get("recomputed plainly", [])
+    run.figures += [
+        figure("from the cache over bare products", ratios(cached, products), "x", aim=run.aim(PRODUCTS_AIM)),
+        figure("from the cache: all steps but the layers", Spread.of(around), "ms"),
+        figure("scores: largest difference over the largest score", 1e6 * found.difference, "ppm", aim=10),
+    ]
+    if recomputed and plainly:
+        run.figures += [
+            figure("recomputed over from the cache", ratios(recomputed, cached), "x", "higher"),
+            figure("recomputed over recomputed plainly", ratios(recomputed, plainly), "x"),
+        ]
+
+
+def _conclude_pages(run: Run, found: Found) -> None:
+    spreads = {page: Spread.of(values) for page, values in sorted(found.pages_ms.items())}
+    names = ("median", "lower quartile", "upper quartile")
+    columns = [Column(name="tokens in a page"), Column(name="visits")]
+    columns += [Column(name=name, unit="ms", digits=2) for name in names]
+    rows: list[list[Cell]] = [[page, own.count, own.median, own.low, own.high] for page, own in spreads.items()]
+    run.tables.append(
+        Table(key="pages", title="Core step of a cached visit by size of pages", columns=columns, rows=rows)
     )
-    for name, median in result["median_ms"].items():
-        low, high = result["spread_ms"][name]
-        print(f"  {name:<10} {median:9.1f} ms   ({low:.1f} .. {high:.1f})")
-    print(f"cached_speedup        {result['cached_speedup']:.1f}   (recompute / cached)")
-    ratio = result["cached_over_products"]
-    verdict = "met" if ratio <= PRODUCTS_GOAL else "MISSED"
-    print(f"cached_over_products  {ratio:.2f}   (goal: at most {PRODUCTS_GOAL:g}, {verdict})")
-    print(f"recompute_over_dense  {result['recompute_over_dense']:.2f}   (recompute / plain dense torch)")
-    print(f"scores differ by at most {result['scores_max_relative_difference']:.1e} of the largest")
-    if arguments.json:
-        settings = {key: value for key, value in vars(arguments).items() if key != "json"}
-        report = {**result, "settings": settings, "environment": environment()}
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m perf.core",
-        description=__doc__,
-        epilog="example: python -m perf.core --json core.json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    run.figures += [figure(f"pages of {page}: core step", own, "ms") for page, own in spreads.items()]
+    series = Series(
+        label="core step",
+        x=[f"{page}" for page in spreads],
+        y=[own.median for own in spreads.values()],
+        low=[own.low for own in spreads.values()],
+        high=[own.high for own in spreads.values()],
     )
-    parser.add_argument("--history", type=int, default=6400, metavar="N", help="events known at first (default: 6400)")
-    parser.add_argument("--new", type=int, default=32, metavar="N", help="new events of a visit (default: 32)")
-    parser.add_argument("--candidates", type=int, default=32, metavar="N", help="candidates (default: 32)")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="measured rounds after a warm-up one")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="compute threads (default: 2)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
-    return parser
+    title = "Core step by size of pages"
+    run.plots.append(
+        Plot(key="pages", title=title, kind="bars", x_label="tokens in a page", y_label="ms", series=[series])
+    )
 
+
+COMMAND = Command("core", ABOUT, EXAMPLE, _measure, _options)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(COMMAND)

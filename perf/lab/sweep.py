@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 
+from mtserve_backend.cache.manager import COLD_SHARE
 from perf.lab.command import Refused, Run
 from perf.lab.pools import Pools, knobs
 from perf.lab.rig import model_folder, through
@@ -14,7 +15,7 @@ from perf.traffic.target import Served, Target, checked
 from perf.visits import SyntheticUsers
 
 # How a history is found. Each is a model of its own: what is recomputed, and two hierarchical caches, one with room for
-# everybody on the device, one with room for a single batch.
+# everybody on the device, one with room for a few batches.
 WAYS = ("recompute", "device hit", "host hit")
 # Requests of each way in a round: hits are quick, and vary more.
 TURNS = {"recompute": 1, "device hit": 4, "host hit": 4}
@@ -42,7 +43,8 @@ class Room:
     def __init__(self, points: Sequence[Point], growth: int, page: int) -> None:
         self.growth, self._page = growth, page
         self.batch = max(point.batch for point in points)
-        self.device = max(point.batch * self.user(point) for point in points)
+        # Tails are saved ahead for so large a part of the device: a batch that evicted more would lose some.
+        self.device = COLD_SHARE * max(point.batch * self.user(point) for point in points)
         self.resident = sum(point.batch * self.user(point) for point in points)
         self.host = sum(self.guests(point) * self.user(point) for point in points)
         self.users = sum(self.guests(point) for point in points)
@@ -61,7 +63,7 @@ class Room:
 def models(run: Run, way: str, room: Room) -> Iterator[Mapping[str, Target]]:
     """A target for each way. Raises as `rig.through` does."""
     preset = run.preset
-    onload = room.device
+    onload = room.device // COLD_SHARE
     pools = {
         "recompute": ("recompute", Pools(1, 0, 1)),
         "device hit": ("hierarchical", Pools(room.resident, preset.page_tokens, room.resident, room.users)),

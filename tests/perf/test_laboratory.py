@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from perf import chunks, intervals, load, memory, paradigms, scale, steps, tokens
+from perf import chunks, core, intervals, load, memory, paradigms, scale, steps, tokens
 from perf.lab import paper
 from perf.lab.command import Command, Run, main
 from perf.lab.result import Result, Table
@@ -18,7 +18,19 @@ from perf.traces.make import generated as write_trace
 from perf.traces.request import Request
 from perf.traces.shapes import Shape
 
-COMMANDS = ("paradigms", "steps", "chunks", "capacity", "hitratio", "intervals", "memory", "tokens", "load", "scale")
+COMMANDS = (
+    "core",
+    "paradigms",
+    "steps",
+    "chunks",
+    "capacity",
+    "hitratio",
+    "intervals",
+    "memory",
+    "tokens",
+    "load",
+    "scale",
+)
 server = pytest.mark.server
 
 
@@ -68,16 +80,33 @@ def test_paradigms_in_engines(tmp_path: Path) -> None:
             assert row["total hits"] > 0.9  # type: ignore[operator]
 
 
+def test_the_ways_of_the_core_lead_to_the_same_scores(tmp_path: Path) -> None:
+    result = measure(core.COMMAND, tmp_path, "--only", "ways")
+    assert column(table(result, "ways"), "way") == [
+        "from the cache", "bare products", "recomputed", "recomputed plainly"
+    ]  # fmt: skip
+    figures = {found.name: found for found in result.figures}
+    assert figures["scores: largest difference over the largest score"].verdict == "met"
+    assert figures["from the cache over bare products"].value > 1
+    assert figures["recomputed over from the cache"].value > 1
+
+
+def test_pages_are_measured_side_by_side(tmp_path: Path) -> None:
+    found = table(measure(core.COMMAND, tmp_path, "--only", "pages"), "pages")
+    assert column(found, "tokens in a page") == list(core.SIZES["smoke"].pages)
+    assert column(found, "visits") == [core.SIZES["smoke"].visits] * len(found.rows)
+
+
 @server
 def test_steps_add_up_and_a_server_adds_to_them(tmp_path: Path) -> None:
     result = measure(steps.COMMAND, tmp_path, "--only", "around")
     found = table(result, "around")
     columns = ("latency", "core", "around", "a model that does nothing")
-    for latency, core, around, nothing in zip(*(column(found, name) for name in columns), strict=True):
-        assert isinstance(core, float)
+    for latency, encode, around, nothing in zip(*(column(found, name) for name in columns), strict=True):
+        assert isinstance(encode, float)
         assert 0 < nothing < latency  # type: ignore[operator]
-        assert core > 0.1
-        assert around == pytest.approx(latency - core)  # type: ignore[operator]
+        assert encode > 0.1
+        assert around == pytest.approx(latency - encode)  # type: ignore[operator]
         assert around > 0  # type: ignore[operator]
 
 
