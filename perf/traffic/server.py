@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import threading
 import time
@@ -124,12 +125,16 @@ class ServerTarget:
 
 @contextmanager
 def serving(
-    weights: Path, models: Mapping[str, Mapping[str, str]], config: str = "cpu", batches: bool = False
+    weights: Path,
+    models: Mapping[str, Mapping[str, str]],
+    config: str = "cpu",
+    batches: bool = False,
+    idle_s: float = 0.0,
 ) -> Iterator[EmbeddedServer]:
     """One real server with the same weights under several names, each with its knobs, while the context lasts.
 
-    The one named `NOTHING` does nothing. `batches`: requests that are sent together are to run together. Raises
-    `ServerError`, `RepositoryError`.
+    The one named `NOTHING` does nothing. `batches`: requests that are sent together are to run together. `idle_s`: how
+    long a client may keep a sequence open and send nothing, if not as shipped. Raises `ServerError`, `RepositoryError`.
     """
     with ExitStack() as stack:
         repository = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mtserve-perf-")))
@@ -138,18 +143,20 @@ def serving(
             if name == NOTHING:
                 do_nothing(folder)
             if batches:
-                _gather(folder / "config.pbtxt")
+                _set(folder / "config.pbtxt", "max_queue_delay_microseconds", GATHER_US)
+            if idle_s:
+                _set(folder / "config.pbtxt", "max_sequence_idle_microseconds", round(1e6 * idle_s))
         yield stack.enter_context(EmbeddedServer(repository=repository, exit_timeout=10))
     # A server that is being stopped takes Ctrl-C as "at once", and what comes after it would go on.
     interrupts.check()
 
 
-def _gather(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    shipped = "max_queue_delay_microseconds: 100\n"
-    if shipped not in text:
-        raise RuntimeError(f"{path} does not say '{shipped.strip()}': GATHER_US has nothing to stand for")
-    path.write_text(text.replace(shipped, f"max_queue_delay_microseconds: {GATHER_US}\n"), encoding="utf-8")
+def _set(path: Path, name: str, value: int) -> None:
+    """Another number in a config.pbtxt."""
+    text, count = re.subn(rf"\b{name}: \d+", f"{name}: {value}", path.read_text(encoding="utf-8"))
+    if count != 1:
+        raise RuntimeError(f"{path} says {name} {count} times: nothing for {value} to stand for")
+    path.write_text(text, encoding="utf-8")
 
 
 @contextmanager
