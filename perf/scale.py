@@ -70,9 +70,9 @@ def _measure(run: Run) -> None:
 
 def _sweep(run: Run, points: Sequence[Point], found: list[Timed]) -> None:
     rounds = SIZES[run.preset.size].rounds
-    room = Room(points, growth(rounds, run.preset.new), run.preset.page_tokens)
-    with models(run, run.arguments.through, room) as targets:
-        for point in points:
+    for point in points:
+        room = Room(point, growth(rounds, run.preset.new), run.preset.page_tokens)
+        with models(run, run.arguments.through, room) as targets:
             measure(run, targets, point, room, rounds, found)
 
 

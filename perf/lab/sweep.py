@@ -38,36 +38,30 @@ class Timed:
 
 
 class Room:
-    """What the points need: every user's history may grow by `growth` while it is measured."""
+    """What a point needs, in tokens: every user's history may grow by `growth` while it is measured.
 
-    def __init__(self, points: Sequence[Point], growth: int, page: int) -> None:
-        self.growth, self._page = growth, page
-        self.batch = max(point.batch for point in points)
+    There are so many `guests` that, one batch after the other, whoever comes has been pushed off the device by others.
+    """
+
+    def __init__(self, point: Point, growth: int, page: int) -> None:
+        user = -(-(point.history + growth) // page) * page
+        self.batch = point.batch
+        self.resident = point.batch * user
         # Tails are saved ahead for so large a part of the device: a batch that evicted more would lose some.
-        self.device = COLD_SHARE * max(point.batch * self.user(point) for point in points)
-        self.resident = sum(point.batch * self.user(point) for point in points)
-        self.host = sum(self.guests(point) * self.user(point) for point in points)
-        self.users = sum(self.guests(point) for point in points)
-
-    def user(self, point: Point) -> int:
-        """Tokens, in whole pages."""
-        return -(-(point.history + self.growth) // self._page) * self._page
-
-    def guests(self, point: Point) -> int:
-        """So many that, one batch after the other, whoever comes has been pushed off the device by the others."""
-        fit = self.device // (point.history // self._page * self._page or self._page)
-        return (fit // point.batch + 2) * point.batch
+        self.device = COLD_SHARE * self.resident
+        fit = self.device // (point.history // page * page or page)
+        self.guests = (fit // point.batch + 2) * point.batch
+        self.host = self.guests * user
 
 
 @contextmanager
 def models(run: Run, way: str, room: Room) -> Iterator[Mapping[str, Target]]:
     """A target for each way. Raises as `rig.through` does."""
     preset = run.preset
-    onload = room.device // COLD_SHARE
     pools = {
         "recompute": ("recompute", Pools(1, 0, 1)),
-        "device hit": ("hierarchical", Pools(room.resident, preset.page_tokens, room.resident, room.users)),
-        "host hit": ("hierarchical", Pools(room.device, onload, room.host, room.users)),
+        "device hit": ("hierarchical", Pools(room.resident, preset.page_tokens, room.resident, room.guests)),
+        "host hit": ("hierarchical", Pools(room.device, room.resident, room.host, room.guests)),
     }
     # Triton's names of models have no spaces in them.
     knobs_of = {name.replace(" ", "-"): knobs(preset, mode, sizes) for name, (mode, sizes) in pools.items()}
@@ -84,9 +78,7 @@ def measure(run: Run, targets: Mapping[str, Target], point: Point, room: Room, r
     people = {way: SyntheticUsers(preset.model.items, preset.model.actions, run.seed) for way in WAYS}
     # Other points' users are other users: their numbers start elsewhere.
     base = 1 + 1_000_000 * (1 + len(found))
-    users = {way: range(base, base + point.batch) for way in WAYS} | {
-        "host hit": range(base, base + room.guests(point))
-    }
+    users = {way: range(base, base + point.batch) for way in WAYS} | {"host hit": range(base, base + room.guests)}
     order = {way: _batches(users[way], point.batch) for way in WAYS}
     timed = Timed(point)
     found.append(timed)
