@@ -3,18 +3,18 @@
 import argparse
 import json
 import logging
-import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
+from mtserve_backend.commands import arguments
 from mtserve_backend.commands.doctor import Finding, examine
 from mtserve_backend.commands.package import PackageOptions, package
 from mtserve_backend.commands.serve import ServeOptions, serve
 from mtserve_backend.commands.top_options import TopOptions
 from mtserve_backend.embedded import ServerError
-from mtserve_backend.repository import RepositoryError, parse_settings
+from mtserve_backend.repository import RepositoryError, UsageError, parse_settings
 
 _EXIT_CODES = """\
 exit codes:
@@ -22,6 +22,7 @@ exit codes:
   1  it did not; stderr says why and what to do
   2  the command line is wrong
 """
+_PIPE_COLUMNS = 120
 _SERVE_EXAMPLES = """\
 examples:
   mtserve serve --weights runs/kuairand/weights
@@ -61,7 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="mtserve: %(message)s", stream=sys.stderr)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
+    except UsageError as error:
+        print(f"mtserve: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # of `mtserve doctor | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ServerError, RepositoryError) as error:
         print(f"mtserve: {error}", file=sys.stderr)
         return 1
@@ -95,18 +104,20 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_common(command)
-    command.add_argument("--log-file", type=Path, metavar="FILE", help="the server's log (default: stderr)")
-    command.add_argument("--log-verbose", type=int, default=0, metavar="LEVEL", help="Triton's verbosity (default: 0)")
+    command.add_argument("--log-file", type=arguments.path, metavar="FILE", help="the server's log (default: stderr)")
+    command.add_argument(
+        "--log-verbose", type=arguments.verbosity, default=0, metavar="LEVEL", help="Triton's verbosity (default: 0)"
+    )
     command.add_argument(
         "--exit-timeout",
-        type=_seconds,
+        type=arguments.whole_seconds,
         default=30,
         metavar="SECONDS",
         help="how long a stop waits for requests in flight (default: 30)",
     )
     command.add_argument(
         "--ready-timeout",
-        type=_positive_seconds,
+        type=arguments.positive_seconds,
         default=300.0,
         metavar="SECONDS",
         help="how long loading may take (default: 300)",
@@ -139,16 +150,18 @@ def _add_package(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     command.add_argument(
         "--model-dir",
         dest="weights",
-        type=Path,
+        type=arguments.path,
         required=True,
         metavar="DIR",
         help="the folder with config.json and model.safetensors",
     )
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model repository to write into")
+    command.add_argument(
+        "--out", type=arguments.path, required=True, metavar="DIR", help="the model repository to write into"
+    )
     command.add_argument("--name", default="hstu", help="the model's name in Triton (default: hstu)")
     command.add_argument(
         "--gpus",
-        type=_gpus,
+        type=arguments.gpus,
         default=(),
         metavar="N[,N...]",
         help="the GPU to compute on; several: a model for each, NAME_0, NAME_1, ..., and "
@@ -189,7 +202,7 @@ def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     command.add_argument("--model", metavar="NAME", help="only this model (default: all of the server's)")
     command.add_argument(
-        "--interval", type=_interval, default=2.0, metavar="SECONDS", help="between two looks (default: 2)"
+        "--interval", type=arguments.interval, default=2.0, metavar="SECONDS", help="between two looks (default: 2)"
     )
     command.add_argument("--once", action="store_true", help="print one frame, of one interval, and end")
     command.set_defaults(run=_top)
@@ -198,13 +211,13 @@ def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def _add_common(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--repository",
-        type=Path,
+        type=arguments.path,
         metavar="DIR",
         help="the model repository (default: the one that came with mtserve)",
     )
     command.add_argument(
         "--weights",
-        type=Path,
+        type=arguments.path,
         metavar="DIR",
         help="the folder with config.json and model.safetensors of model hstu",
     )
@@ -220,6 +233,7 @@ def _add_common(command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", default="cpu", metavar="NAME", help="cpu (default), or gpu: configs/gpu.pbtxt")
     command.add_argument(
         "--address",
+        type=arguments.address,
         default="127.0.0.1",
         help="where to listen (default: 127.0.0.1; 0.0.0.0 = every interface)",
     )
@@ -231,34 +245,6 @@ def _add_common(command: argparse.ArgumentParser) -> None:
             metavar="PORT",
             help=f"0 = any free one (default: {port})",
         )
-
-
-def _positive_seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a time: more than 0 seconds")
-    return seconds
-
-
-def _seconds(text: str) -> int:
-    seconds = int(text)
-    if seconds < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a time: 0 or more seconds")
-    return seconds
-
-
-def _interval(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not an interval: 0.1 to 3600 seconds")
-    return seconds
-
-
-def _gpus(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of GPUs, as in 0 or 0,1") from error
 
 
 def _serve_options(options: argparse.Namespace) -> ServeOptions:
@@ -293,7 +279,9 @@ def _top(options: argparse.Namespace) -> int:
         raise ServerError(
             f"`mtserve top` needs {error.name}, of the extra: `pip install 'mtserve[server]'`."
         ) from error
-    top(TopOptions(options.address, options.model, options.interval, options.once), Console())
+    # Beside a terminal rich takes 80 columns for granted, and cuts what is wider.
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
+    top(TopOptions(options.address, options.model, options.interval, options.once), Console(width=wide))
     return 0
 
 

@@ -35,7 +35,7 @@ class Knobs(Record):
     def from_parameters(cls, parameters: Mapping[str, str]) -> Self:
         """From `parameters { key value { string_value } }`. Raises `ConfigError` naming every wrong knob."""
         own = {key: value for key, value in parameters.items() if key not in TRITON_KEYS}
-        unknown = [key for key in own if key not in cls.model_fields]
+        unknown = sorted(own.keys() - cls.model_fields.keys())
         if unknown:
             raise ConfigError("; ".join(unknown_key(key, cls) for key in unknown))
         try:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mtserve_backend.config import Config, ConfigError
 from mtserve_backend.routing.config import RouterConfig
@@ -19,6 +19,10 @@ ROUTER = "hstu_router"
 
 class RepositoryError(ValueError):
     """The repository cannot be composed as asked. The text says why, and what would be right."""
+
+
+class UsageError(RepositoryError):
+    """It is the command line that asks for what cannot be."""
 
 
 def shipped() -> Path:
@@ -52,11 +56,9 @@ def write_model(
     model = (Path(source) if source is not None else shipped()) / MODEL
     template = _template(model, config)
     message = _parse(template)
-    if "model_dir" in (parameters or {}):
-        raise RepositoryError("model_dir is set by naming the weights' folder (--weights DIR), not as a parameter.")
+    with_settings(strings(message), parameters or {})
     for key, value in (parameters or {}).items():
         message.parameters[key].string_value = value
-    read_knobs(strings(message))
     # An absolute path in any case: the copy of model.py has no weights/ beside it.
     weights = Path(weights_dir).resolve() if weights_dir is not None else _weights_folder(model, message)
     message.parameters["model_dir"].string_value = str(weights)
@@ -96,37 +98,71 @@ def router_configuration(name: str, models: Sequence[str], parameters: Mapping[s
 
 
 def parse_settings(settings: list[str]) -> dict[str, str]:
-    """`KEY=VALUE` words as a dictionary."""
+    """`KEY=VALUE` words as a dictionary. Raises UsageError."""
     found: dict[str, str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise RepositoryError(f"'{setting}' is not KEY=VALUE, as in cache_mode=device.")
+            raise UsageError(f"'{setting}' is not KEY=VALUE, as in cache_mode=device.")
+        if not value:
+            raise UsageError(f"'{setting}' has no value: leave it out to keep the repository's.")
         if key in found:
-            raise RepositoryError(f"{key} is set twice: {found[key]} and {value}.")
+            raise UsageError(f"{key} is set twice: {found[key]} and {value}.")
         found[key] = value
     return found
 
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """What a model's folder says about it, as far as `mtserve doctor` cares."""
+    """What a model's folder says about it, as far as `mtserve doctor` cares.
+
+    `gpus` is None for one that computes on the CPU, and empty where all the server's GPUs are meant.
+    """
 
     name: str
-    on_gpu: bool
+    kind: Literal["model", "router", "foreign"]
+    gpus: tuple[int, ...] | None
     parameters: dict[str, str]
     weights: Path
 
 
 def read_model(folder: Path, config: str = "cpu") -> ModelSummary:
     """Read a model of a repository. Raises RepositoryError."""
-    message = _parse(_template(folder, config))
+    kind = _kind(folder)
+    # The router is the same on every device, and Triton too takes the default where there is no such configuration.
+    message = _parse(_template(folder, "cpu" if kind == "router" else config))
+    groups = [group for group in message.instance_group if group.Kind.Name(group.kind) == "KIND_GPU"]
     return ModelSummary(
         name=folder.name,
-        on_gpu=any(group.Kind.Name(group.kind) == "KIND_GPU" for group in message.instance_group),
+        kind=kind,
+        gpus=tuple(gpu for group in groups for gpu in group.gpus) if groups else None,
         parameters=strings(message),
         weights=_weights_folder(folder, message),
     )
+
+
+def _kind(folder: Path) -> Literal["model", "router", "foreign"]:
+    """By what its model.py imports: a repository may hold others' models, with knobs and weights of their own."""
+    path = folder / "1" / "model.py"
+    source = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    if "mtserve_backend" not in source:
+        return "foreign"
+    return "router" if "triton_router" in source else "model"
+
+
+def models_of(source: Path) -> list[Path]:
+    """Folders of the models of a repository. Raises RepositoryError where there are none."""
+    if not source.is_dir():
+        raise RepositoryError(f"The model repository {source} does not exist.")
+    folders = sorted(config.parent for config in source.glob("*/config.pbtxt"))
+    if not folders:
+        hint = "name a folder of such folders, as model_repository/"
+        if (source / "config.json").is_file():
+            hint = "it looks like a model's weights, which are named with --weights"
+        elif (source / "config.pbtxt").is_file():
+            hint = f"it is a model itself: name the folder that it lies in ({source.resolve().parent})"
+        raise RepositoryError(f"{source} is no model repository, as it holds no NAME/config.pbtxt: {hint}.")
+    return folders
 
 
 def shipped_model(config: str) -> Any:
@@ -140,6 +176,19 @@ def read_knobs(parameters: Mapping[str, str]) -> Config:
         return Config.from_parameters(parameters)
     except ConfigError as error:
         raise RepositoryError(f"The model's parameters are wrong: {error}") from error
+
+
+def with_settings(parameters: Mapping[str, str], settings: Mapping[str, str]) -> Config:
+    """The knobs with those of the command line. Raises UsageError where these are wrong, RepositoryError for others."""
+    if "model_dir" in settings:
+        raise UsageError("model_dir is no knob of the command line: name the weights' folder (--weights, --model-dir).")
+    try:
+        return read_knobs({**parameters, **settings})
+    except RepositoryError as error:
+        if settings:
+            read_knobs(parameters)
+            raise UsageError(str(error)) from error
+        raise
 
 
 def _weights_folder(model: Path, message: Any) -> Path:

@@ -23,6 +23,7 @@ from mtserve_backend.kernels.layout import KVShape
 from mtserve_backend.kernels.warmup import warm_up
 from mtserve_backend.models import weights
 from mtserve_backend.models.contract import Reuse
+from mtserve_backend.models.hstu import HSTU
 from mtserve_backend.moves import Moves
 from mtserve_backend.sizes import Size
 from mtserve_backend.transfer.completions import CompletionQueue
@@ -47,6 +48,7 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
     reuse, reason = model.declaration.reuse()
     mode = config.cache_mode if reuse is Reuse.EXACT else "recompute"
     geometry = plan_geometry(config, mode, model.kv_shape, dtype)
+    admission = plan_admission(config, model)
     pools = Pools.allocate(geometry, model.kv_shape, device, dtype, config.host_memory == "pinned")
     streams = _streams(config, device, staged=not pools.pinned)
     completions = CompletionQueue()
@@ -71,16 +73,6 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
         ),
         completions,
         config.transfer_timeout_s,
-    )
-    oov_item = model.config.oov_item if config.unknown_items == "oov" else None
-    if config.unknown_items == "oov" and oov_item is None:
-        raise ConfigError("unknown_items is 'oov', but the model's config.json declares no oov_item")
-    admission = Admission(
-        items=model.config.items,
-        actions=model.config.actions,
-        oov_item=oov_item,
-        limits=limits(config),
-        history_needed=model.scores_last_row,
     )
     engine = Engine(
         model=model,
@@ -107,6 +99,29 @@ def build_engine(config: Config, model_folder: Path, device: torch.device | None
     else:
         footprint.report_process(planned, footprint.resident_bytes())
     return engine
+
+
+def check_fit(config: Config, model: HSTU) -> None:
+    """What a load would refuse of knobs and a model that are right by themselves. Raises `ConfigError`."""
+    plan_geometry(config, config.cache_mode, model.kv_shape, getattr(torch, config.dtype))
+    plan_admission(config, model)
+
+
+def plan_admission(config: Config, model: HSTU) -> Admission:
+    """What requests are let in. Raises `ConfigError`."""
+    oov_item = model.config.oov_item if config.unknown_items == "oov" else None
+    if config.unknown_items == "oov" and oov_item is None:
+        raise ConfigError(
+            "unknown_items is 'oov', but the model's config.json declares no oov_item: name its row there, or leave "
+            "unknown_items at 'error'"
+        )
+    return Admission(
+        items=model.config.items,
+        actions=model.config.actions,
+        oov_item=oov_item,
+        limits=limits(config),
+        history_needed=model.scores_last_row,
+    )
 
 
 def limits(config: Config) -> Limits:

@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from mtserve_backend.commands.serve import ServeOptions
 from mtserve_backend.config import Config, ConfigError
 from mtserve_backend.embedded import ServerError, installation, ports, shared_memory
 from mtserve_backend.models.config import HSTUConfig, ModelConfigError
+from mtserve_backend.routing.config import RouterConfig
 
 Status = Literal["ok", "warning", "problem"]
 
@@ -136,61 +138,95 @@ def _ports(options: ServeOptions) -> Iterator[Finding]:
 def _models(options: ServeOptions) -> Iterator[Finding]:
     try:
         source = options.repository or repository.shipped()
-        folders = [source / repository.MODEL] if options.settings or options.weights else _model_folders(source)
-        models = [repository.read_model(folder, options.config) for folder in folders]
+        folders = repository.models_of(source)
+        if options.settings or options.weights:
+            folders = [source / repository.MODEL]
+        found = [repository.read_model(folder, options.config) for folder in folders]
+    except repository.UsageError:
+        raise
     except repository.RepositoryError as error:
         yield Finding("repository", "problem", str(error))
         return
-    yield Finding("repository", "ok", f"{source}: {', '.join(model.name for model in models)}")
+    ours = [model for model in found if model.kind != "foreign"]
+    if not ours:
+        yield Finding("repository", "problem", f"{source} holds no model of mtserve: name another with --repository.")
+        return
+    yield Finding("repository", "ok", f"{source}: {', '.join(model.name for model in ours)}")
+    for model in ours:
+        if model.kind == "router":
+            yield _router(model, [other.name for other in found])
     taken = 0
-    for model in models:
-        weights = options.weights or model.weights
+    for model in ours:
+        if model.kind == "router":
+            continue
         try:
-            if "model_dir" in options.settings:
-                raise repository.RepositoryError("model_dir is set by naming the weights' folder (--weights DIR).")
-            knobs = repository.read_knobs(model.parameters | options.settings)
-            yield _weights(model.name, weights, knobs)
-            if model.on_gpu:
-                yield Finding(f"{model.name} device", "problem", "this release computes on the CPU: use --config cpu.")
-            taken += pool_bytes(knobs, HSTUConfig.read(weights / "config.json"), on_gpu=model.on_gpu)
+            knobs = repository.with_settings(model.parameters, options.settings)
+        except repository.UsageError:
+            raise
         except repository.RepositoryError as error:
             yield Finding(f"{model.name} parameters", "problem", str(error))
-        except ModelConfigError as error:
-            yield Finding(f"{model.name} config.json", "problem", str(error))
+            continue
+        weights = options.weights or model.weights
+        yield _weights(model.name, weights, knobs)
+        if model.gpus is not None:
+            yield _device(model.name, model.gpus)
+        with suppress(ModelConfigError):  # reported with the weights
+            taken += pool_bytes(knobs, HSTUConfig.read(weights / "config.json"), on_gpu=model.gpus is not None)
     if taken:
         yield _memory(taken, available_memory())
 
 
-def _model_folders(source: Path) -> list[Path]:
-    """The models of a repository that are ours: others have knobs and weights of their own."""
-    folders = sorted(config.parent for config in source.glob("*/config.pbtxt"))
-    ours = [folder for folder in folders if "mtserve_backend" in _source_of(folder)]
-    if not ours:
-        raise repository.RepositoryError(f"{source} holds no model of mtserve: name another with --repository.")
-    return ours
-
-
-def _source_of(folder: Path) -> str:
-    path = folder / "1" / "model.py"
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+def _router(model: repository.ModelSummary, others: list[str]) -> Finding:
+    check = f"{model.name} parameters"
+    try:
+        config = RouterConfig.from_parameters(model.parameters)
+        config.check_not_among(model.name)
+    except ConfigError as error:
+        return Finding(check, "problem", str(error))
+    absent = [name for name in config.names if name not in others]
+    if absent:
+        text = f"models names {', '.join(absent)}, which this repository does not hold: there are {', '.join(others)}."
+        return Finding(check, "problem", text)
+    return Finding(check, "ok", f"users are divided among {', '.join(config.names)}")
 
 
 def _weights(model: str, folder: Path, knobs: Config) -> Finding:
+    check = f"{model} weights"
+    try:
+        HSTUConfig.read(folder / "config.json")
+    except ModelConfigError as error:
+        return Finding(check, "problem", f"{error}. --weights names the folder of config.json and model.safetensors.")
     file = folder / "model.safetensors"
     if not os.access(file, os.R_OK):
-        text = f"{file} is missing or not readable: name the weights' folder with --weights."
-        return Finding(f"{model} weights", "problem", text)
+        return Finding(check, "problem", f"{file} is missing or not readable: name the weights' folder with --weights.")
     if all(installation.installed(package) for package in _MODEL_PACKAGES):  # what is missing is reported above
-        import torch
-
         from mtserve_backend.models.weights import WeightsError, load
-        from mtserve_backend.startup import plan_geometry
+        from mtserve_backend.startup import check_fit
 
         try:
-            plan_geometry(knobs, knobs.cache_mode, load(folder).model.kv_shape, torch.float32)
+            check_fit(knobs, load(folder).model)
         except (WeightsError, ConfigError) as error:
-            return Finding(f"{model} weights", "problem", str(error))
-    return Finding(f"{model} weights", "ok", f"{file}, {file.stat().st_size / (1 << 20):.1f} MiB")
+            return Finding(check, "problem", str(error))
+    return Finding(check, "ok", f"{file}, {file.stat().st_size / (1 << 20):.1f} MiB")
+
+
+def _device(model: str, gpus: tuple[int, ...]) -> Finding:
+    """Asked of torch, which the model will ask too."""
+    check = f"{model} device"
+    if installation.installed("torch") is None:
+        return Finding(check, "warning", "without torch it is not known whether there is a GPU.")
+    import torch
+
+    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if present == 0:
+        text = (
+            f"torch {torch.__version__} sees no GPU here: use --config cpu, or a torch built for CUDA and its driver."
+        )
+        return Finding(check, "problem", text)
+    absent = [gpu for gpu in gpus if gpu >= present]
+    if absent:
+        return Finding(check, "problem", f"there is no GPU {absent[0]}: torch sees {present}, counted from 0.")
+    return Finding(check, "ok", f"{', '.join(torch.cuda.get_device_name(gpu) for gpu in gpus or range(present))}")
 
 
 def _memory(needed: int, free: int) -> Finding:

@@ -14,7 +14,7 @@ from mtserve_backend import repository
 from mtserve_backend.config import Config, ConfigError
 from mtserve_backend.embedded import installation
 from mtserve_backend.models.config import ModelConfigError
-from mtserve_backend.repository import RepositoryError
+from mtserve_backend.repository import RepositoryError, UsageError
 
 # What of this package starts servers and writes repositories; no model imports it.
 NOT_SERVED = ("cli.py", "commands", "embedded", "model_repository", "repository.py")
@@ -38,10 +38,10 @@ class PackageOptions:
     max_waiting_users: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises RepositoryError saying all that is wrong."""
+        """Raises UsageError saying all that is wrong."""
         problems = list(self._problems())
         if problems:
-            raise RepositoryError("; ".join(problems))
+            raise UsageError("; ".join(problems))
 
     def _problems(self) -> Iterator[str]:
         if not _NAME.fullmatch(self.name):
@@ -72,31 +72,32 @@ class PackageOptions:
 def package(options: PackageOptions) -> list[Path]:
     """Write the models and return their folders. Each is complete before it takes its place, or an older one's.
 
-    Raises RepositoryError for weights that do not load, knobs that make no sense, and folders that are not ours.
+    Raises RepositoryError for weights that do not load and folders that are not ours or cannot be written, UsageError
+    for knobs that make no sense.
     """
     _check(options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    folders = [_package_model(options, name, gpus) for name, gpus in options.models.items()]
-    return folders if options.router is None else [*folders, _package_router(options, options.router)]
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        folders = [_package_model(options, name, gpus) for name, gpus in options.models.items()]
+        return folders if options.router is None else [*folders, _package_router(options, options.router)]
+    except OSError as error:
+        raise RepositoryError(f"{options.out} cannot be written: {error.strerror or error}.") from error
 
 
 def _check(options: PackageOptions) -> None:
     """What would fail the load in the server fails here."""
     # Imported here: torch takes a second, which `mtserve --help` need not wait for.
-    import torch
-
     from mtserve_backend.models.weights import WeightsError, load
-    from mtserve_backend.startup import plan_geometry
+    from mtserve_backend.startup import check_fit
 
     for name in filter(None, [*options.models, options.router]):
         target = options.out / name
         if target.exists() and not (target / "1" / mtserve_backend.__name__).is_dir():
             raise RepositoryError(f"{target} exists and was not written by `mtserve package`: name another --out.")
     variant = repository.shipped_model("gpu" if options.gpus else "cpu")
-    knobs = repository.read_knobs(repository.strings(variant) | _own(options.settings))
+    knobs = repository.with_settings(repository.strings(variant), options.settings)
     try:
-        model = load(options.weights).model
-        plan_geometry(knobs, knobs.cache_mode, model.kv_shape, getattr(torch, knobs.dtype))
+        check_fit(knobs, load(options.weights).model)
     except (ModelConfigError, WeightsError, ConfigError) as error:
         raise RepositoryError(str(error)) from error
 
@@ -147,12 +148,6 @@ def copy_served(target: Path) -> None:
         return {name for name in names if name == "__pycache__" or name in here}
 
     shutil.copytree(source, target, ignore=left_out)
-
-
-def _own(settings: dict[str, str]) -> dict[str, str]:
-    if "model_dir" in settings:
-        raise RepositoryError("model_dir is not set here: the weights travel with the model.")
-    return settings
 
 
 def _configuration(options: PackageOptions, name: str, gpus: tuple[int, ...]) -> str:

@@ -1,5 +1,6 @@
 """A server's metrics port, read as Prometheus reads it."""
 
+import http.client
 import re
 import urllib.request
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ def scrape(url: str) -> Scrape:
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
             text = answer.read().decode()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise ServerError(
             f"{url} does not answer ({error}): name the server's metrics port, as in localhost:8002."
         ) from error

@@ -44,8 +44,7 @@ def serve(options: ServeOptions) -> None:
             server.start()
             log.info("Serving %s. Stop with Ctrl-C or SIGTERM.", server.repository)
             code = server.wait()
-            errors = "\n".join(server.errors())
-            raise ServerError(f"tritonserver ended by itself with code {code}. It said:\n{errors or 'no error'}")
+            raise ServerError(_ended(code, server.errors()))
         except KeyboardInterrupt:
             log.info("Stopping: requests in flight are answered first")
             code = server.stop()
@@ -60,6 +59,7 @@ def serve(options: ServeOptions) -> None:
 
 def _server(options: ServeOptions, scratch: Path) -> EmbeddedServer:
     source = options.repository or repository.shipped()
+    repository.models_of(source)  # Triton serves an empty folder in silence
     if (source / repository.MODEL).is_dir():
         repository.read_model(source / repository.MODEL, options.config)  # Triton takes the default in silence
     composed = bool(options.weights or options.settings)
@@ -84,3 +84,14 @@ def _server(options: ServeOptions, scratch: Path) -> EmbeddedServer:
         ready_timeout=options.ready_timeout,
         model_config_name="" if composed or options.config == "cpu" else options.config,
     )
+
+
+def _ended(code: int | None, errors: list[str]) -> str:
+    """What is known of a server that ended unasked. A code above 128 is that of a signal, as shells count."""
+    said = "\n".join(errors) or "nothing"
+    if code == 128 + signal.SIGKILL:
+        return (
+            "tritonserver was killed (SIGKILL). The kernel does so when memory runs out: see `dmesg`, lower host_cache "
+            f"or device_cache with --set, and read docs/operations.md, 'When something fails'. It said:\n{said}"
+        )
+    return f"tritonserver ended by itself with code {code}. It said:\n{said}"

@@ -3,6 +3,7 @@
 import math
 import time
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -15,17 +16,21 @@ from mtserve_backend.commands.scrape import Scrape, scrape
 from mtserve_backend.commands.top_options import TopOptions
 from mtserve_backend.embedded.errors import ServerError
 
+_BAR = 12
 _POOLS = {"device": "device", "onload": "onload buffer", "host": "host"}
 _DIRECTIONS = {"onload": "onload", "scatter": "scatter", "offload": "offload"}
 
 
 def top(options: TopOptions, console: Console) -> None:
     """Until Ctrl-C, or one frame with `once`. Raises ServerError where there is nothing to show."""
+    if not options.once and not console.is_terminal:
+        raise ServerError("A live view is for a terminal, and this is none: `mtserve top --once` prints one frame.")
     before, since = scrape(options.url), time.monotonic()
     _models(before, options)
     if options.once:
         time.sleep(options.interval)
-        console.print(frame(options, before, scrape(options.url), time.monotonic() - since))
+        after = scrape(options.url)
+        console.print(frame(options, before, after, time.monotonic() - since))
         return
     shown: RenderableType = Text(f"looking at {options.url} ...")
     with Live(shown, console=console, screen=True, auto_refresh=False) as live:
@@ -68,31 +73,27 @@ def _model(shown: ModelView) -> RenderableType:
     return Panel(Group(_traffic(shown), _tiers(shown), _moves(shown)), title=title, title_align="left")
 
 
-def _traffic(shown: ModelView) -> Table:
-    table = _table("", "", "", "", "")
+def _traffic(shown: ModelView) -> Columns:
+    """As many beside each other as there is room for."""
     errors = {name: rate for name, rate in shown.outcomes.items() if rate and name != "ok"}
     said = ", ".join(f"{name} {rate:.1f}" for name, rate in errors.items()) or "none"
     hits = shown.hit_ratio["device"] + shown.hit_ratio["host"]
-    table.add_row(
+    pairs = [
         _pair("requests/s", f"{shown.outcomes.get('ok', 0.0):.1f}"),
         _pair("errors/s", said, "red" if errors else ""),
         _pair("in a batch", number(shown.batch_requests)),
         _pair("rows/s", amount(shown.rows)),
         _pair("engine busy", percent(shown.busy)),
-    )
-    table.add_row(
         *(_pair(f"p{q * 100:g}", duration(seconds)) for q, seconds in shown.latency.items()),
         _pair("queue", duration(shown.queue_s)),
         _pair("onload wait p99", duration(shown.onload_wait_p99)),
-    )
-    table.add_row(
         _pair("hit ratio", percent(hits), "green" if hits >= 0.9 else ""),
         _pair("device", percent(shown.hit_ratio["device"])),
         _pair("host", percent(shown.hit_ratio["host"])),
         _pair("since start", percent(shown.hit_ratio_since_start)),
         _pair("recomputed/s", amount(shown.tokens.get("recomputed", 0.0))),
-    )
-    return table
+    ]
+    return Columns(pairs, equal=True, padding=(0, 2))
 
 
 def _tiers(shown: ModelView) -> Table:
@@ -104,7 +105,7 @@ def _tiers(shown: ModelView) -> Table:
         users, tokens = shown.users.get(pool), shown.cached_tokens.get(pool)
         table.add_row(
             name,
-            ProgressBar(total=found.size, completed=found.used, width=24),
+            ProgressBar(total=found.size, completed=found.used, width=_BAR),
             size(found.used),
             size(found.size),
             amount(users) if users is not None else "",
@@ -113,7 +114,7 @@ def _tiers(shown: ModelView) -> Table:
         )
     table.add_row(
         "token logs",
-        ProgressBar(total=shown.log_limit_bytes or 1.0, completed=shown.log_bytes, width=24),
+        ProgressBar(total=shown.log_limit_bytes or 1.0, completed=shown.log_bytes, width=_BAR),
         size(shown.log_bytes),
         size(shown.log_limit_bytes),
         amount(shown.users.get("known", 0.0)),

@@ -26,6 +26,7 @@ def choose(address: str, wanted: dict[str, int]) -> dict[str, int]:
     Between here and the server's own bind another process may take a chosen port: the caller tries again
     then.
     """
+    _check_address(address)
     fixed = [port for port in wanted.values() if port]
     for service, port in wanted.items():
         option = f"--{service}-port"
@@ -43,12 +44,20 @@ def choose(address: str, wanted: dict[str, int]) -> dict[str, int]:
         for service, port in wanted.items():
             if port == 0:
                 probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-                try:
-                    probe.bind((address, 0))
-                except OSError as error:
-                    raise ServerError(
-                        f"Cannot listen on {address}: {error.strerror}. Choose another --address."
-                    ) from error
+                probe.bind((address, 0))
                 port = probe.getsockname()[1]
             chosen[service] = port
     return chosen
+
+
+def _check_address(address: str) -> None:
+    """Raises ServerError where no port of it could be had."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except (OSError, UnicodeError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise ServerError(
+                f"Cannot listen on {address!r}: {reason}. --address is an IPv4 address of this machine or a name of "
+                "one, as 127.0.0.1, or 0.0.0.0 for every interface."
+            ) from error

@@ -9,6 +9,9 @@ from typing import Literal
 
 from mtserve_backend.fields import Field, Record
 
+# Rows of a table and positions are counted in 32 bits.
+_MOST = 2**31 - 1
+
 
 class ModelConfigError(ValueError):
     """config.json is missing, unreadable or wrong; the message names the file and each field."""
@@ -18,18 +21,18 @@ class HSTUConfig(Record):
     """Everything HSTU's arithmetic depends on besides its weights."""
 
     architecture: Literal["hstu"] = "hstu"
-    layers: int = Field(ge=1)
-    heads: int = Field(ge=1)
-    head_dim: int = Field(ge=1)
-    hidden: int = Field(ge=1)
-    items: int = Field(ge=1, description="item IDs are 0 .. items - 1")
-    actions: int = Field(ge=1, description="action IDs are 0 .. actions - 1")
-    max_history: int = Field(ge=1, description="history tokens the positions reach")
+    layers: int = Field(ge=1, le=1024)
+    heads: int = Field(ge=1, le=1024)
+    head_dim: int = Field(ge=1, le=1024)
+    hidden: int = Field(ge=1, le=65536)
+    items: int = Field(ge=1, le=_MOST, description="item IDs are 0 .. items - 1")
+    actions: int = Field(ge=1, le=_MOST, description="action IDs are 0 .. actions - 1")
+    max_history: int = Field(ge=1, le=_MOST, description="history tokens the positions reach")
     window_stride: int = Field(default=0, ge=0, description="0 = a quarter of max_history")
-    attention_n: int = Field(default=0, ge=0, description="the constant N of 1/N; 0 = max_history")
+    attention_n: int = Field(default=0, ge=0, le=_MOST, description="the constant N of 1/N; 0 = max_history")
     scoring: Literal["target", "next_item"] = "target"
     tasks: tuple[str, ...] = ()
-    head_hidden: int = Field(default=0, ge=0, description="0 = hidden")
+    head_hidden: int = Field(default=0, ge=0, le=65536, description="0 = hidden")
     tie_output: bool = Field(default=True, description="score with the item embeddings; false = output.weight")
     norm_eps: float = Field(default=1e-6, gt=0)
     oov_item: int | None = Field(default=None, ge=0, description="the row that stands for unknown item IDs")
