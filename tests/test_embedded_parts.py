@@ -74,7 +74,7 @@ def test_a_listening_port_is_not_free() -> None:
 
 
 def test_an_address_of_another_machine() -> None:
-    with pytest.raises(ServerError, match=r"Cannot listen on 192\.0\.2\.1"):
+    with pytest.raises(ServerError, match=r"Cannot listen on '192\.0\.2\.1'"):
         ports.choose("192.0.2.1", {"grpc": 0})
 
 

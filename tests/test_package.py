@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -111,16 +113,51 @@ def test_packaging_again_replaces(tmp_path: Path) -> None:
         (["--max-batch-size", "0"], "--max-batch-size is 0; it must be 1 to 1024"),
         (["--queue-delay-us", "0"], "--queue-delay-us is 0"),
         (["--set", "hostcache=1GiB"], "did you mean 'host_cache'?"),
-        (["--set", "model_dir=/x"], "the weights travel with the model"),
+        (["--set", "model_dir=/x"], "name the weights' folder (--weights, --model-dir)"),
+        (["--set", "threads="], "'threads=' has no value"),
+    ],
+)
+def test_a_wrong_command_line(tmp_path: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["package", "--model-dir", str(WEIGHTS), "--out", str(out), *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (["--set", "device_cache=1B"], "device_cache is 1B, less than one slot"),
         (["--model-dir", "/nowhere"], "cannot read the model's configuration"),
     ],
 )
-def test_refused(tmp_path: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_load_would_refuse(
+    tmp_path: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     assert main(["package", "--model-dir", str(WEIGHTS), "--out", str(out), *words]) == 1
     assert said in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_knob_that_the_model_has_no_row_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = json.loads((WEIGHTS / "config.json").read_text())
+    del config["oov_item"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shutil.copyfile(WEIGHTS / "model.safetensors", tmp_path / "model.safetensors")
+    words = ["package", "--model-dir", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main([*words, "--set", "unknown_items=oov"]) == 1
+    assert "config.json declares no oov_item" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main(words) == 0
+
+
+def test_a_file_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["package", "--model-dir", str(WEIGHTS), "--out", str(tmp_path / "file")]) == 1
+    said = capsys.readouterr().err
+    assert str(tmp_path / "file") in said
+    assert "Traceback" not in said
 
 
 def test_weights_that_do_not_load_replace_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

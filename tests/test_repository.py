@@ -10,7 +10,7 @@ from tritonclient.grpc import model_config_pb2
 
 from mtserve_backend import repository
 from mtserve_backend.config import Config
-from mtserve_backend.repository import RepositoryError, parse_settings, read_model, write_model
+from mtserve_backend.repository import RepositoryError, UsageError, models_of, parse_settings, read_model, write_model
 
 SHIPPED = repository.shipped() / "hstu"
 
@@ -59,7 +59,7 @@ def test_weights_default_to_those_of_the_source(tmp_path: Path) -> None:
 
 def test_the_gpu_variant_differs_as_its_heading_says(tmp_path: Path) -> None:
     cpu, gpu = read_model(SHIPPED), read_model(SHIPPED, "gpu")
-    assert (cpu.on_gpu, gpu.on_gpu) == (False, True)
+    assert (cpu.gpus, gpu.gpus) == (None, (0,))
     assert cpu.parameters.keys() == gpu.parameters.keys()
     differing = {key for key in cpu.parameters if cpu.parameters[key] != gpu.parameters[key]}
     assert differing == {"page_tokens", "dtype", "device_cache", "onload_buffer", "host_cache"}
@@ -69,7 +69,7 @@ def test_the_gpu_variant_differs_as_its_heading_says(tmp_path: Path) -> None:
         config.ClearField("parameters")
         config.ClearField("instance_group")
     assert cpu_config == gpu_config
-    assert read_model(write_model(tmp_path, config="gpu")).on_gpu
+    assert read_model(write_model(tmp_path, config="gpu")).gpus == (0,)
 
 
 @pytest.mark.parametrize("variant", ["cpu", "gpu"])
@@ -94,7 +94,7 @@ def test_what_the_shipped_configuration_must_say() -> None:
     [
         ({"cachemode": "device"}, "cpu", "unknown parameter 'cachemode': did you mean 'cache_mode'?"),
         ({"host_cache": "lots"}, "cpu", "host_cache: 'lots' is not a size"),
-        ({"model_dir": "w"}, "cpu", "model_dir is set by naming the weights' folder"),
+        ({"model_dir": "w"}, "cpu", "name the weights' folder (--weights, --model-dir)"),
         ({}, "tpu", "There is no configuration 'tpu'"),
     ],
 )
@@ -119,10 +119,34 @@ def test_without_tritonclient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_settings() -> None:
-    assert parse_settings(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
-    for wrong in (["a"], ["=1"], ["a=1", "a=2"]):
-        with pytest.raises(RepositoryError):
+    assert parse_settings(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
+    for wrong in (["a"], ["=1"], ["a="], ["a=1", "a=2"]):
+        with pytest.raises(UsageError):
             parse_settings(wrong)
+
+
+def test_what_kind_a_model_is(tmp_path: Path) -> None:
+    assert [(model.name, model.kind) for model in map(read_model, models_of(SHIPPED.parent))] == [
+        ("hstu", "model"),
+        ("hstu_router", "router"),
+    ]
+    assert read_model(SHIPPED.parent / "hstu_router", "gpu").kind == "router", "it is the same on every device"
+    (tmp_path / "other" / "1").mkdir(parents=True)
+    (tmp_path / "other" / "config.pbtxt").write_text('name: "other"')
+    (tmp_path / "other" / "1" / "model.py").write_text("import numpy")
+    assert read_model(tmp_path / "other").kind == "foreign"
+
+
+def test_what_is_no_repository(tmp_path: Path) -> None:
+    for source, said in (
+        (tmp_path / "nowhere", "does not exist"),
+        (tmp_path, "holds no NAME/config.pbtxt"),
+        (SHIPPED / "1" / "weights", "named with --weights"),
+        (SHIPPED, f"name the folder that it lies in ({SHIPPED.parent})"),
+    ):
+        with pytest.raises(RepositoryError) as refusal:
+            models_of(source)
+        assert said in str(refusal.value)
 
 
 def test_an_unpacked_wheel_has_its_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,14 +93,15 @@ def test_no_quantile_of_nothing() -> None:
     assert math.isnan(quantile(0.5, {}))
 
 
-def rendered(options: TopOptions, before: Scrape, after: Scrape) -> str:
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+def rendered(options: TopOptions, before: Scrape, after: Scrape, width: int = 120) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(frame(options, before, after, 2.0))
     return console.export_text()
 
 
-def test_what_is_shown() -> None:
-    text = rendered(TopOptions(), BEFORE, AFTER)
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_is_shown(width: int) -> None:
+    text = rendered(TopOptions(), BEFORE, AFTER, width)
     for expected in (
         "hstu  up", "requests/s 20.0", "internal 1.0", "hit ratio 90.0%", "device 75.0%", "host 15.0%", "p50 10.0 ms",
         "512.0 MiB", "1.0 GiB", "4.0 MiB/s", "since start 72.0%",

@@ -1,10 +1,8 @@
 """`mtserve` as a user runs it."""
 
-import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -13,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import mtserve_backend
-from mtserve_backend.cli import main
 from tests.server.echo import write_echo
 
 ROOT = Path(mtserve_backend.__file__).parent.parent
@@ -89,59 +86,4 @@ def test_serve_ends_with_its_server(echo_repository: Path) -> None:
     os.kill(pid, signal.SIGKILL)
     code, said = serve.end()
     assert code == 1
-    assert f"ended by itself with code {128 + signal.SIGKILL}" in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["serve", "--set", "cache_mod=device"], "did you mean 'cache_mode'?"),
-        (["serve", "--set", "cache_mode"], "'cache_mode' is not KEY=VALUE"),
-        (["serve", "--set", "threads=1", "--config", "tpu"], "There is no configuration 'tpu'"),
-        (["serve", "--repository", "/nowhere"], "/nowhere does not exist"),
-        (["serve", "--repository", "/nowhere", "--set", "threads=1"], "/nowhere"),
-        (["serve", "--http-port", "70000"], "70000 is not a port"),
-        (["serve", "--http-port", "9000", "--grpc-port", "9000"], "Port 9000 is given twice"),
-    ],
-)
-def test_user_errors_are_sentences(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        assert main(arguments) == 1
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    assert said in capsys.readouterr().err
-
-
-def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("serve", "doctor"):
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        text = capsys.readouterr().out
-        assert "examples:" in text
-        assert "exit codes:" in text
-
-
-def test_doctor_finds_nothing_wrong(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["doctor", "--weights", str(weights), *FREE_PORTS])
-    report = capsys.readouterr().out
-    assert code == 0, report
-    assert re.search(r"^ok +numpy +1\.", report, re.MULTILINE)
-    assert re.search(r"^ok +memory +the pools take 1\.\d GiB", report, re.MULTILINE)
-
-
-def test_doctor_names_what_is_wrong(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        ports = ["--grpc-port", str(port), "--http-port=0", "--metrics-port=0"]
-        code = main(["doctor", "--json", "--weights", str(weights), "--set", "host_cache=100TiB", *ports])
-    findings = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
-    problems = {check for check, finding in findings.items() if finding["status"] == "problem"}
-    assert code == 1
-    assert problems == {"grpc port", "memory"}
-    assert "lower host_cache" in findings["memory"]["text"]
-
-
-def test_doctor_misses_the_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["doctor", "--weights", str(tmp_path), *FREE_PORTS]) == 1
-    assert "name the weights' folder with --weights" in capsys.readouterr().out
+    assert "tritonserver was killed (SIGKILL)" in said
